@@ -1,0 +1,156 @@
+"""Folders that are either complete or not there, and where to find them."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from dsparkref.shapes import problem
+
+Source = str | os.PathLike[str]
+
+
+@contextmanager
+def replaced_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``folder``; it takes its place on success.
+
+    Whatever interrupts the writing leaves the old folder as it was.
+    """
+    folder = Path(folder)
+    fresh = folder.with_name(f".{folder.name}.writing")
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    try:
+        yield fresh
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    fresh.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file beside its place, then rename it there."""
+    fresh = path.with_name(f".{path.name}.writing")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON that a person can read."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def data_folder() -> Path:
+    """Return ``data/``: packed into a wheel, or beside the package in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for candidate in (package / "data", package.parent / "data"):
+        if candidate.is_dir():
+            return candidate
+    expected = f"{package / 'data'} or {package.parent / 'data'}"
+    hint = "Make it with: python -m dsparkref train tiny"
+    raise problem("data", "be there", expected, "neither", hint, FileNotFoundError)
+
+
+def find_folder(source: Source) -> Path:
+    """Return the folder of a source: ``tiny...``, a folder, or a Hub id.
+
+    A Hub id downloads configs, tokenizer and safetensors, nothing else.
+    """
+    text = str(source)
+    if text == "tiny":
+        return _existing(data_folder() / "tiny" / "target", text)
+    if text.startswith("tiny/"):
+        return _existing(data_folder() / "tiny" / "drafters" / text[5:], text)
+    if Path(text).is_dir():
+        return Path(text)
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not text.startswith("."):
+        return _download(text)
+    expected = "'tiny', an existing folder or a Hub id OWNER/NAME"
+    raise problem("source", "exist", expected, repr(text), "", FileNotFoundError)
+
+
+def _existing(folder: Path, source: str) -> Path:
+    if not folder.is_dir():
+        siblings = sorted(path.name for path in folder.parent.glob("[!.]*"))
+        expected = f"one of {', '.join(siblings)}" if siblings else str(folder)
+        raise problem("source", "exist", expected, repr(source), "", FileNotFoundError)
+    return folder
+
+
+def _download(repo_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
+    try:
+        return Path(snapshot_download(repo_id, allow_patterns=patterns))
+    except (OSError, ValueError) as error:  # the hub's errors are OSErrors
+        expected = "a folder, or a repository on the Hugging Face Hub"
+        hint = f"The download failed: {str(error).splitlines()[0]}"
+        rule = "be found"
+        raise problem("source", rule, expected, repr(repo_id), hint, OSError) from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return a folder's ``config.json``."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        expected = "a file config.json"
+        got = f"none in {folder}"
+        raise problem("checkpoint", "be whole", expected, got) from None
+    except ValueError as error:
+        raise problem("config.json", "be JSON", "an object", error) from None
+    if not isinstance(config, dict):
+        raise problem("config.json", "be JSON", "an object", type(config).__name__)
+    return config
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Return all tensors of a folder's safetensors files."""
+    tensors: dict[str, Tensor] = {}
+    for path in weight_files(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors |= {name: file.get_tensor(name) for name in file.keys()}
+        except SafetensorError as error:
+            expected = "a complete safetensors file"
+            hint = "It may have been cut off while it was copied; fetch it again."
+            got = f"{path.name} ({error})"
+            raise problem("weights", "be readable", expected, got, hint) from None
+    return tensors
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return a folder's safetensors files, in order."""
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        expected, got = "a *.safetensors file", f"none in {folder}"
+        raise problem("weights", "be there", expected, got, "", FileNotFoundError)
+    return paths
+
+
+def resolve_dtype(dtype: torch.dtype | str) -> torch.dtype:
+    """Return a dtype from itself or its name.
+
+    >>> resolve_dtype("bfloat16")
+    torch.bfloat16
+    """
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        expected = "a floating dtype or its name, such as 'float32'"
+        raise problem("dtype", "be known", expected, repr(dtype))
+    return found

@@ -1,0 +1,1 @@
+"""The cycle: draft, verify, commit."""

@@ -1,0 +1,101 @@
+"""One request: what was asked, what has been emitted, and when it is over."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dsparkref.decode.target import Target
+from dsparkref.shapes import check_range, problem
+
+Prompt = Sequence[int] | Tensor
+
+
+@dataclass
+class Request:
+    """A prompt and its growing reply; stop tokens and the cap live here only.
+
+    >>> request = Request(prompt=[5, 6], max_new_tokens=3, stop_token_ids=frozenset([9]))
+    >>> request.keep([1, 9, 2]), request.finish_reason
+    ([1, 9], 'stop')
+    """
+
+    prompt: list[int]
+    max_new_tokens: int
+    stop_token_ids: frozenset[int]
+    tokens: list[int] = field(default_factory=list)
+    # None while it runs, then "stop" or "length"
+    finish_reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens == 0:
+            self.finish_reason = "length"
+
+    def keep(self, new_tokens: Sequence[int]) -> list[int]:
+        """Append tokens up to a stop token or the cap; return those kept."""
+        kept: list[int] = []
+        for token in new_tokens:
+            if self.finish_reason is not None:
+                break
+            kept.append(token)
+            if token in self.stop_token_ids:
+                self.finish_reason = "stop"
+            elif len(self.tokens) + len(kept) == self.max_new_tokens:
+                self.finish_reason = "length"
+        self.tokens.extend(kept)
+        return kept
+
+
+def make_request(
+    target: Target,
+    prompt_ids: Prompt,
+    max_new_tokens: int,
+    stop_token_ids: Sequence[int] | None,
+) -> Request:
+    """Check what a caller asked for; ``stop_token_ids`` None: the target's own."""
+    check_range("max_new_tokens", max_new_tokens, 0, integer=True)
+    prompt = check_prompt(prompt_ids, target.vocab_size)
+    stops = target.stop_token_ids if stop_token_ids is None else stop_token_ids
+    check_ids("stop_token_ids", stops, target.vocab_size)
+    return Request(prompt, max_new_tokens, frozenset(int(stop) for stop in stops))
+
+
+def check_prompt(prompt_ids: Prompt, vocab_size: int) -> list[int]:
+    """Return the prompt as a list; accepts list[int] and LongTensor [T] or [1, T].
+
+    >>> check_prompt(torch.tensor([[3, 4]]), vocab_size=5)
+    [3, 4]
+    >>> check_prompt([], vocab_size=5)
+    Traceback (most recent call last):
+    ValueError: prompt_ids must not be empty: expected at least one id, got none.
+    """
+    if isinstance(prompt_ids, Tensor):
+        single = prompt_ids.dim() == 2 and len(prompt_ids) == 1
+        if prompt_ids.is_floating_point() or not (prompt_ids.dim() == 1 or single):
+            got = f"{prompt_ids.dtype} of shape {list(prompt_ids.shape)}"
+            expected = "integers of shape [T] or [1, T]"
+            raise problem("prompt_ids", "hold one prompt", expected, got)
+        prompt_ids = prompt_ids.flatten().tolist()
+    if isinstance(prompt_ids, str) or not isinstance(prompt_ids, Sequence):
+        got, hint = type(prompt_ids).__name__, "Use target.encode for text."
+        raise problem("prompt_ids", "hold ids", "integers", got, hint, TypeError)
+    if not prompt_ids:
+        raise problem("prompt_ids", "not be empty", "at least one id", "none")
+    check_ids("prompt_ids", prompt_ids, vocab_size)
+    return [int(token) for token in prompt_ids]
+
+
+def check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Check that every id is an integer inside the vocabulary."""
+    for token in ids:
+        check_range(name, token, 0, vocab_size - 1, integer=True)
+
+
+def as_row(ids: Sequence[int], device: torch.device) -> Tensor:
+    """Return ids as a batch of one.
+
+    >>> as_row([3, 4], torch.device("cpu")).shape
+    torch.Size([1, 2])
+    """
+    return torch.tensor([list(ids)], dtype=torch.long, device=device)  # [1, n]

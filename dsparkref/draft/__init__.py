@@ -1,0 +1,1 @@
+"""Draft better, draft faster: backbone, heads, confidence."""
