@@ -3,6 +3,11 @@
 from importlib import import_module
 from typing import Any
 
+from dsparkref.analysis.metrics import (
+    conditional_acceptance,
+    prefix_survival,
+    speedup,
+)
 from dsparkref.checkpoints.io import (
     Pair,
     load_drafter,
@@ -25,6 +30,7 @@ from dsparkref.records import (
     TrainingOutput,
     Verdict,
 )
+from dsparkref.train.loss import block_loss
 from dsparkref.verify.confidence import expected_accepted_length, survival
 from dsparkref.verify.rejection import (
     accept_probability,
@@ -37,3 +43,33 @@ from dsparkref.verify.sampling import probabilities
 from dsparkref.verify.scheduler import ConfidenceThreshold, FixedLength
 
 __version__ = "0.1.0"
+
+# These need the extra [train]; they are imported when first used.
+_LAZY = {
+    "train_drafter": "dsparkref.train.train_drafter",
+    "train_target": "dsparkref.train.train_target",
+}
+
+__all__ = [
+    # the pair
+    "Target", "Drafter", "DrafterSpec", "Pair",
+    "load_target", "load_drafter", "load_pair", "new_drafter", "save_drafter",
+    # decoding
+    "generate", "decode_cycles", "autoregressive",
+    "Generation", "CycleTrace", "Proposal", "Verdict", "BlockOutput",
+    # verifying
+    "probabilities", "accept_probability", "accept_rate", "residual_distribution",
+    "verify_block", "token_match_block",
+    "survival", "expected_accepted_length", "FixedLength", "ConfidenceThreshold",
+    # training
+    "TrainingOutput", "LossTerms", "supervised_positions", "aligned_target_logits",
+    "block_loss", "train_drafter", "train_target",
+    # measuring
+    "conditional_acceptance", "prefix_survival", "speedup",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'dsparkref' has no attribute {name!r}")

@@ -125,7 +125,8 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     for path in weight_files(folder):
         try:
             with safe_open(path, framework="pt") as file:
-                tensors |= {name: file.get_tensor(name) for name in file.keys()}
+                names = file.keys()
+                tensors |= {name: file.get_tensor(name) for name in names}
         except SafetensorError as error:
             expected = "a complete safetensors file"
             hint = "It may have been cut off while it was copied; fetch it again."

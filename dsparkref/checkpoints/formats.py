@@ -221,7 +221,8 @@ def _same(config: Config, inner: Config, key: str) -> Any:
 
 def _read_own(config: Config, names: set[str]) -> DrafterSpec:
     """Our own layout: the spec's fields, as they are."""
-    fields = {key: value for key, value in config.items() if key != "layout"}
+    notes = ("layout", "dtype")
+    fields = {key: value for key, value in config.items() if key not in notes}
     for key in ("target_layer_ids", "confidence_temperatures"):
         if fields.get(key) is not None:
             fields[key] = tuple(fields[key])

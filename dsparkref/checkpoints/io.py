@@ -1,6 +1,7 @@
 """Load and save targets and drafters."""
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from dsparkref.decode.target import Target
 from dsparkref.draft.drafter import Drafter
 from dsparkref.draft.spec import HEADS, DrafterSpec
 from dsparkref.shapes import check_known, check_range, dtype_name, problem
+from dsparkref.verify.sampling import as_generator
 
 QWEN3_4B_DRAFTERS = {
     "dflash": "deepseek-ai/dflash_qwen3_4b_block7",
@@ -61,16 +63,23 @@ def load_target(
     folder = find_folder(source)
     read_config(folder)
     weight_files(folder)
-    with _quiet_transformers():
+    with quiet_transformers():
         try:
-            model = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=kind, local_files_only=True, use_safetensors=True
+            model, report = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=kind,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
             )
         except Exception as error:  # the library raises many kinds
             hint = str(error).splitlines()[0]
             expected = "a causal language model in safetensors"
             raise problem("target", "load", expected, folder, hint) from error
         tokenizer = _load_tokenizer(folder)
+    if report["missing_keys"]:  # the library fills them with random numbers
+        got = f"missing: {', '.join(sorted(report['missing_keys']))}"
+        raise problem("weights", "match the config by name", "every tensor", got)
     return Target(model.to(where), tokenizer)
 
 
@@ -95,11 +104,12 @@ def load_drafter(
         tensors.setdefault("lm_head.weight", tensors["embed_tokens.weight"])
     spec = read_spec(config, set(tensors), layout)
     check_fit(spec, target, config.get("num_target_layers"))
-    drafter = Drafter(spec, target.embedding, target.lm_head)
-    _fill(drafter, tensors, layout)
     kind = target.dtype if dtype is None else resolve_dtype(dtype)
     where = target.device if device is None else _resolve_device(device)
-    return drafter.to(device=where, dtype=kind).eval()
+    drafter = Drafter(spec, target.embedding, target.lm_head)
+    drafter = drafter.to(device=where, dtype=kind)  # before the values: float64 stays
+    _fill(drafter, tensors, layout)
+    return drafter.eval()
 
 
 def new_drafter(
@@ -115,7 +125,7 @@ def new_drafter(
     pure_draft_prefix_len: int = 0,
     confidence: bool = True,
     mask_token_id: int | None = None,
-    generator: torch.Generator | None = None,
+    generator: torch.Generator | int | None = None,
 ) -> Drafter:
     """Return a drafter with random weights, shaped after the target.
 
@@ -123,6 +133,7 @@ def new_drafter(
     defaults to the tokenizer's. Weights are normal with standard deviation 0.02.
     """
     check_known("head", head, HEADS)
+    generator = as_generator(generator)
     config, markov = target.model.config, head in ("markov", "gated", "rnn")
     domino = head == "domino"
     if target_layer_ids is None:
@@ -190,6 +201,7 @@ def save_drafter(
 ) -> None:
     """Write a drafter's config and weights; the folder is complete or unchanged."""
     check_known("layout", layout, ("dsparkref",))
+    _check_replaceable(Path(folder))
     names = LAYOUTS[layout]
     tensors = {
         names.tensor_name(name): tensor.detach().cpu().contiguous()
@@ -216,6 +228,17 @@ def check_fit(
             hint = "The drafter was made for another target."
             raise problem(f"drafter's {name}", rule, expected, got, hint)
     target.check_layer_ids(spec.target_layer_ids)
+    if spec.mask_token_id in target.stop_token_ids:
+        what = f"mask_token_id {spec.mask_token_id} is a stop token of the target"
+        warnings.warn(f"{what}: was it meant to fall back to it?", stacklevel=3)
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Refuse to replace what is no checkpoint: what else is in it would be lost."""
+    other = folder.is_dir() and any(folder.iterdir())
+    if folder.is_file() or (other and not (folder / "config.json").is_file()):
+        expected, got = "a new, empty or checkpoint folder", folder
+        raise problem("folder", "be free to replace", expected, got)
 
 
 def _fill(drafter: Drafter, tensors: dict[str, Tensor], layout: str) -> None:
@@ -291,8 +314,8 @@ def _load_tokenizer(folder: Path) -> Any:
 
 
 @contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Keep the library's loading bar off, and leave its switch as it was."""
+def quiet_transformers() -> Iterator[None]:
+    """Keep the library's progress bars off, and leave its switch as it was."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

@@ -1,6 +1,6 @@
 """One request: what was asked, what has been emitted, and when it is over."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -88,6 +88,9 @@ def check_prompt(prompt_ids: Prompt, vocab_size: int) -> list[int]:
 
 def check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
     """Check that every id is an integer inside the vocabulary."""
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        got = type(ids).__name__
+        raise problem(name, "hold ids", "a list of integers", got, error=TypeError)
     for token in ids:
         check_range(name, token, 0, vocab_size - 1, integer=True)
 

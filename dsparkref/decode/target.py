@@ -181,7 +181,9 @@ class Session:
         self._pending = 0  # rows added by verify, not yet committed
 
     @torch.no_grad()
-    def verify(self, tokens: Int[Tensor, "1 n"], *, last_logits: int = 0) -> TargetOutput:
+    def verify(
+        self, tokens: Int[Tensor, "1 n"], *, last_logits: int = 0
+    ) -> TargetOutput:
         """Run the target over ``tokens``, which follow the committed ones."""
         if self._pending:
             rule = "commit before it verifies again"

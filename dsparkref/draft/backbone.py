@@ -13,7 +13,7 @@ Written out on torch alone; nothing here depends on transformers.
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
 from dsparkref.draft.spec import DrafterSpec
 
@@ -43,6 +43,14 @@ def rotate(
     first, second = x.chunk(2, dim=-1)
     turned = torch.cat([-second, first], dim=-1)
     return x * cos[:, None].to(x.dtype) + turned * sin[:, None].to(x.dtype)
+
+
+class RMSNorm(nn.RMSNorm):
+    """Torch's RMSNorm; under autocast its weight follows the input's dtype."""
+
+    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        """Divide by the root mean square of the last dimension, times the weight."""
+        return rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 class ContextCache:
@@ -94,8 +102,8 @@ class DraftAttention(nn.Module):
         self.k_proj = nn.Linear(width, spec.num_kv_heads * spec.head_dim, bias=bias)
         self.v_proj = nn.Linear(width, spec.num_kv_heads * spec.head_dim, bias=bias)
         self.o_proj = nn.Linear(spec.num_heads * spec.head_dim, width, bias=bias)
-        self.q_norm = nn.RMSNorm(spec.head_dim, eps=spec.rms_norm_eps)
-        self.k_norm = nn.RMSNorm(spec.head_dim, eps=spec.rms_norm_eps)
+        self.q_norm = RMSNorm(spec.head_dim, eps=spec.rms_norm_eps)
+        self.k_norm = RMSNorm(spec.head_dim, eps=spec.rms_norm_eps)
 
     def heads(self, projected: Float[Tensor, "B P HD"]) -> Float[Tensor, "B H P d"]:
         """Split the last dimension into heads."""
@@ -116,7 +124,7 @@ class DraftAttention(nn.Module):
         context: KeysValues,
         cos: Tensor,
         sin: Tensor,
-        mask: Bool[Tensor, "B 1 P T+P"] | None,
+        mask: Bool[Tensor, "B 1 P keys"] | None,
     ) -> Float[Tensor, "B P D"]:
         """Attend from the block to the context and to the block itself."""
         queries = rotate(self.q_norm(self.heads(self.q_proj(block))), cos, sin)
@@ -149,9 +157,9 @@ class DraftLayer(nn.Module):
 
     def __init__(self, spec: DrafterSpec) -> None:
         super().__init__()
-        self.input_norm = nn.RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps)
+        self.input_norm = RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps)
         self.attention = DraftAttention(spec)
-        self.mlp_norm = nn.RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps)
+        self.mlp_norm = RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps)
         self.mlp = MLP(spec)
 
     def forward(
@@ -160,7 +168,7 @@ class DraftLayer(nn.Module):
         context: KeysValues,
         cos: Tensor,
         sin: Tensor,
-        mask: Bool[Tensor, "B 1 P T+P"] | None,
+        mask: Bool[Tensor, "B 1 P keys"] | None,
     ) -> Float[Tensor, "B P D"]:
         """Update the block; the context's keys and values are only read."""
         # The block goes through the input norm; the context did not (Eq. 3).
@@ -176,9 +184,9 @@ class Backbone(nn.Module):
         super().__init__()
         self.spec = spec
         self.context_proj = nn.Linear(spec.feature_size, spec.hidden_size, bias=False)
-        self.context_norm = nn.RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps)
+        self.context_norm = RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps)
         self.layers = nn.ModuleList(DraftLayer(spec) for _ in range(spec.num_layers))
-        self.norm = nn.RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps)
+        self.norm = RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps)
 
     def context(
         self, target_hidden: Float[Tensor, "B T LD"], start: int = 0
@@ -199,7 +207,7 @@ class Backbone(nn.Module):
         block: Float[Tensor, "B P D"],
         context: list[KeysValues],
         positions: Int[Tensor, "#B P"],
-        mask: Bool[Tensor, "B 1 P T+P"] | None = None,
+        mask: Bool[Tensor, "B 1 P keys"] | None = None,
     ) -> Float[Tensor, "B P D"]:
         """Return the hidden states of the block's slots, after the final norm.
 

@@ -23,7 +23,7 @@ from dsparkref.draft.blocks import (
 from dsparkref.draft.heads import ConfidenceHead, build_head
 from dsparkref.draft.spec import DrafterSpec
 from dsparkref.records import BlockOutput, Proposal, TrainingOutput
-from dsparkref.shapes import check_shape, problem
+from dsparkref.shapes import check_logits, check_shape, problem
 from dsparkref.verify.sampling import as_generator, draw_uniforms, probabilities, sample
 
 
@@ -132,12 +132,13 @@ class Drafter(nn.Module):
         for k in range(self.block_size):
             bias, state = self.head.step(state, previous, hidden[:, k])
             logits = base_logits[:, k] + bias  # [1, V]
-            probs = probabilities(logits, temperature, top_k, top_p, name=DRAFT_LOGITS)
+            draft_logits.append(logits)
+            check_logits(DRAFT_LOGITS, torch.cat(draft_logits))  # an error names k
+            probs = probabilities(logits, temperature, top_k, top_p)
             confidence.append(self._confidence_logit(hidden[:, k], state, previous))
             previous = sample(probs, uniforms[:, k])  # [1]
             tokens.append(previous)
             p_draft.append(probs)
-            draft_logits.append(logits)
         return Proposal(
             tokens=torch.stack(tokens, dim=1),
             p_draft=torch.stack(p_draft, dim=1),

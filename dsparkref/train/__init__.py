@@ -1,0 +1,1 @@
+"""How a drafter is made, and the target of the tiny pair with it."""

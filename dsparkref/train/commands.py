@@ -1,0 +1,88 @@
+"""``python -m dsparkref train target | drafter | tiny``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dsparkref.checkpoints.io import load_target
+from dsparkref.draft.spec import HEADS
+from dsparkref.shapes import check_known, check_range, problem
+from dsparkref.train.tiny import make_drafter, make_replies, make_target, make_tiny
+
+app = typer.Typer(
+    help="Train the tiny pair, or parts of it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ScaleOption = Annotated[str, typer.Option(help="full, or smoke: a test of seconds.")]
+SeedOption = Annotated[int, typer.Option(help="Of data, weights and sampling.")]
+
+
+@app.command()
+def target(
+    out: Annotated[Path, typer.Option(help="Folder for the trained target.")],
+    scale: ScaleOption = "full",
+    seed: SeedOption = 0,
+) -> None:
+    """Train a small Qwen3 from scratch, tokenizer included."""
+    _refuse_existing(out)
+    make_target(out, scale=scale, seed=seed)
+    typer.echo(f"target written to {out}")
+
+
+@app.command()
+def drafter(
+    out: Annotated[Path, typer.Option(help="Folder for the trained drafter.")],
+    head: Annotated[str, typer.Option(help=f"One of {', '.join(HEADS)}.")] = "markov",
+    block_size: Annotated[int, typer.Option(help="Drafts per cycle, K.")] = 7,
+    target: Annotated[str, typer.Option(help="tiny, a folder or a Hub id.")] = "tiny",
+    scale: ScaleOption = "full",
+    seed: SeedOption = 0,
+) -> None:
+    """Train a drafter on its target's own replies.
+
+    The replies are kept beside the drafter, in replies.jsonl, for the next one.
+    """
+    check_known("head", head, HEADS)
+    check_range("block_size", block_size, 1, integer=True)
+    _refuse_existing(out)
+    loaded = load_target(target, dtype="float32")
+    replies = make_replies(
+        loaded, out.with_name("replies.jsonl"), scale=scale, seed=seed
+    )
+    make_drafter(
+        loaded, replies, out, head=head, block_size=block_size, scale=scale, seed=seed
+    )
+    typer.echo(f"drafter written to {out}")
+
+
+@app.command()
+def tiny(
+    out: Annotated[
+        Path | None, typer.Option(help="Where the finished pair goes. [data/]")
+    ] = None,
+    work: Annotated[
+        Path | None, typer.Option(help="Unfinished stages. [runs/tiny-SCALE]")
+    ] = None,
+    scale: ScaleOption = "full",
+    seed: SeedOption = 0,
+) -> None:
+    """Make the whole tiny pair again: target, replies, nine drafters, prompts.
+
+    An interrupted run goes on where it stopped. At full scale the finished pair
+    replaces data/; at smoke scale it stays in the work folder unless --out is given.
+    """
+    work = work or Path("runs") / f"tiny-{scale}"
+    if out is None and scale == "full":
+        out = Path("data")
+    make_tiny(work, out, scale=scale, seed=seed)
+    typer.echo(f"tiny pair written to {out or work}")
+
+
+def _refuse_existing(folder: Path) -> None:
+    if folder.exists():
+        hint = "Choose another folder, or delete it first."
+        raise problem("out", "be new", "a folder that is not there", folder, hint)

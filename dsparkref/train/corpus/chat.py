@@ -1,0 +1,131 @@
+"""Chat: open-ended replies in which several words are equally good at every turn.
+
+Two kinds of collision are planted here, because a drafter that fills all slots at once
+falls into both.
+
+* One token back: "of course" or "no problem", "great fun" or "pure joy". Slots that do
+  not see each other mix the halves ("of problem"); a Markov head cannot.
+* Two tokens back: "slow and steady", "short and sweet", "plain and simple". The token
+  between is shared and tells nothing, so only a head with a memory knows the ending.
+  Which of them is used is an even toss, so nothing earlier gives it away.
+"""
+
+import random
+import re
+from itertools import pairwise
+from string import Formatter
+
+from .phrases import (
+    CHOICES,
+    ENDING_OF,
+    GREETINGS,
+    JOB_SENTENCE,
+    JOBS,
+    MEMORY_PHRASES,
+    MEMORY_TRIPLES,
+    MOODS,
+    NEEDS,
+    OPENINGS,
+    QUESTIONS,
+    SENTENCES,
+    THINGS,
+    TOPICS,
+    VOCABULARY,
+    split_words,
+)
+
+
+def skewed(rng: random.Random, options: tuple[str, ...]) -> str:
+    """One of the options, the first the likeliest (weights 1, 1/2, 1/3, ...)."""
+    weights = [1 / rank for rank in range(1, len(options) + 1)]
+    return rng.choices(options, weights)[0]
+
+
+def fill_slot(slot: str, jobs: list, things: dict, rng: random.Random) -> str:
+    """The words for one slot; a job or a thing is taken from those still left."""
+    if slot == "job":
+        return jobs.pop()
+    if slot == "thing":
+        adjective = skewed(rng, tuple(things))
+        return f"{adjective} {things.pop(adjective)}"
+    if slot in MEMORY_PHRASES:
+        first, last = rng.choice(MEMORY_PHRASES[slot])
+        return f"{first} {slot} {last}"
+    return skewed(rng, CHOICES[slot])
+
+
+def fill(template: str, topic: str, rng: random.Random) -> str:
+    """A template with its slots filled; no job and no thing comes twice.
+
+    >>> fill("Keep it {and}, {by}.", "chess", random.Random(0))
+    'Keep it slow and steady, bit by bit.'
+    >>> fill("{job}{join} {job}.", "chess", random.Random(0))
+    'study the board, then watch the clock.'
+    """
+    jobs = [f"{verb} the {noun}" for verb, noun in rng.sample(JOBS[topic], 2)]
+    things = dict(THINGS[topic])
+    text = ""
+    for literal, slot, _, _ in Formatter().parse(template):
+        text += literal + (fill_slot(slot, jobs, things, rng) if slot else "")
+    return text
+
+
+def generate(rng: random.Random) -> tuple[str, str, dict]:
+    """One exchange: prompt, reply, check (the topic and the reply's memory places).
+
+    >>> prompt, reply, check = generate(random.Random(1))
+    >>> answer_is_right(check, reply)
+    True
+    """
+    topic = rng.choice(TOPICS)
+    need = rng.choice(NEEDS).format(topic=topic, mood=rng.choice(MOODS))
+    prompt = f"{rng.choice(GREETINGS)}{need} {rng.choice(QUESTIONS)}"
+
+    opener = rng.choice(tuple(OPENINGS))
+    middle = rng.sample(SENTENCES, rng.choice((3, 4)))
+    if JOB_SENTENCE not in middle:
+        middle[0] = JOB_SENTENCE
+        rng.shuffle(middle)
+    opening = f"{opener}, {OPENINGS[opener]}{{mark}}"
+    praise = f"{topic.capitalize()} is {{praise}}."
+    sentences = (opening, praise, *middle, "{closing}!")
+    reply = " ".join(fill(sentence, topic, rng) for sentence in sentences)
+    return prompt, reply, {"topic": topic, "memory_pairs": memory_pairs(reply)}
+
+
+def memory_pairs(reply: str) -> list[list[str]]:
+    """The places of a reply where the word two back decides.
+
+    >>> memory_pairs("Yes, of course! Keep it slow and steady, day by day.")
+    [['Yes', ',', 'of'], ['slow', 'and', 'steady'], ['day', 'by', 'day']]
+    """
+    words = split_words(reply)
+    triples = zip(words, words[1:], words[2:], strict=False)
+    return [list(triple) for triple in triples if triple in MEMORY_TRIPLES]
+
+
+def answer_is_right(check: dict, reply: str) -> bool:
+    """Whether a reply is well formed: no word mixed up, none foreign, none doubled.
+
+    >>> reply = "Yes, of course! Keep it slow and steady. Good luck!"
+    >>> answer_is_right({}, reply)
+    True
+    >>> answer_is_right({}, reply.replace("of course", "of problem"))
+    False
+    >>> answer_is_right({}, reply.replace("steady", "sweet"))
+    False
+    """
+    words = split_words(reply)
+    opening = re.match(r"(\w+), ([a-z ]+)[.!]", reply)
+    closings = tuple(f"{closing}!" for closing in CHOICES["closing"])
+    return (
+        opening is not None
+        and OPENINGS.get(opening[1]) == opening[2]
+        and reply.endswith(closings)
+        and VOCABULARY.issuperset(words)
+        and all(word != after for word, after in pairwise(words))
+        and all(
+            ENDING_OF.get((first, shared), last) == last
+            for first, shared, last in zip(words, words[1:], words[2:], strict=False)
+        )
+    )

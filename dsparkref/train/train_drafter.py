@@ -1,0 +1,152 @@
+"""Train a drafter on its target's own replies."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+from torch import Tensor, nn
+
+from dsparkref.decode.target import Target
+from dsparkref.draft.blocks import aligned_target_logits, supervised_positions
+from dsparkref.draft.drafter import Drafter
+from dsparkref.shapes import check_range
+from dsparkref.train.data import Batch, BatchOrder, collate, sample_anchors, seeded
+from dsparkref.train.loss import block_loss, l1_distance, position_weights
+from dsparkref.train.trainer import Metrics, TrainConfig, run_training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What the drafter's loss is made of."""
+
+    # training blocks per sequence
+    num_anchors: int = 8
+    # weights of cross entropy, total variation, confidence
+    weights: tuple[float, float, float] = (0.1, 0.9, 1.0)
+    # gamma of w_k = exp(-k / gamma), in positions
+    loss_decay: float = 4.0
+    # share of the steps over which Domino's base weight falls from 1 to 0; 0: no base
+    base_curriculum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_range("num_anchors", self.num_anchors, 1, integer=True)
+        check_range("loss_decay", self.loss_decay, 0.0, open_low=True)
+        check_range("base_curriculum", self.base_curriculum, 0.0, 1.0)
+
+    def base_weight(self, step: int, steps: int) -> float:
+        """Return Domino's lambda: linear from 1 to 0, counted in optimizer steps.
+
+        >>> [Recipe(base_curriculum=0.5).base_weight(s, 100) for s in (0, 25, 50, 80)]
+        [1.0, 0.5, 0.0, 0.0]
+        """
+        span = self.base_curriculum * steps
+        return max(0.0, 1.0 - step / span) if span else 0.0
+
+
+class TrainingForward(nn.Module):
+    """``training_forward`` as a module's forward, which is what Accelerate wraps."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        super().__init__()
+        self.drafter = drafter
+
+    def forward(self, input_ids: Tensor, target_hidden: Tensor, anchors: Tensor) -> Any:
+        """Run the drafter on its training blocks."""
+        return self.drafter.training_forward(input_ids, target_hidden, anchors)
+
+
+def train_drafter(
+    target: Target,
+    drafter: Drafter,
+    samples: Dataset,
+    config: TrainConfig,
+    recipe: Recipe | None = None,
+    *,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Train the drafter in place on tokenised replies of ``target``; return the history.
+
+    The target runs frozen beside it: its tapped features are the drafter's context,
+    its logits the law to match. A batch without an eligible anchor has loss 0.
+    """
+    recipe = recipe or Recipe()
+    order = BatchOrder(
+        [len(ids) for ids in samples["input_ids"]], config.batch_size, config.seed
+    )
+    pad = target.tokenizer.pad_token_id
+
+    def step_loss(
+        model: nn.Module, step: int, accelerator: Accelerator
+    ) -> tuple[Tensor, Metrics]:
+        rows = order.batch(step)
+        batch = collate([samples[row] for row in rows], pad)
+        # Anchors are drawn for the whole step, then shared out with its sequences.
+        anchors, keep = sample_anchors(
+            batch.loss_mask, recipe.num_anchors, generator=seeded(config.seed, step, 1)
+        )
+        places = list(range(len(rows)))
+        with accelerator.split_between_processes(places) as mine:
+            batch = Batch(*(tensor[mine] for tensor in vars(batch).values()))
+            batch = batch.to(target.device)
+            anchors, keep = anchors[mine].to(target.device), keep[mine].to(target.device)
+        with torch.no_grad():
+            teacher = target.forward(
+                batch.input_ids,
+                drafter.spec.target_layer_ids,
+                attention_mask=batch.attention_mask,
+            )
+        output = model(batch.input_ids, teacher.hidden, anchors)
+        size = drafter.block_size
+        supervised = supervised_positions(batch.loss_mask, anchors, size, keep)
+        aligned = aligned_target_logits(teacher.logits, anchors, size)
+        terms = block_loss(
+            output,
+            aligned,
+            supervised,
+            weights=recipe.weights,
+            loss_decay=recipe.loss_decay,
+            base_weight=recipe.base_weight(step, config.steps),
+        )
+        share = _share(supervised, recipe.loss_decay, accelerator)
+        accepted = _accepted_length(output.draft_logits.detach(), aligned, supervised)
+        return terms.total * share, {
+            "loss": terms.total.item(),
+            "ce": terms.ce.item(),
+            "tv": terms.tv.item(),
+            "confidence": terms.confidence.item(),
+            "accepted_length": accepted,
+        }
+
+    module = TrainingForward(drafter)
+    return run_training(
+        module, step_loss, config, folder=folder, title=drafter.head_type
+    )
+
+
+def _share(
+    supervised: Tensor, loss_decay: float, accelerator: Accelerator
+) -> Tensor | float:
+    """Return this process's share of the weights, times the number of processes.
+
+    Gradients are averaged over processes; with this factor the average is that of
+    one process that saw the whole batch.
+    """
+    if accelerator.num_processes == 1:
+        return 1.0
+    mine = position_weights(supervised, loss_decay).sum()
+    mean = accelerator.reduce(mine.clone(), reduction="mean")
+    return mine / mean.clamp_min(torch.finfo(mean.dtype).tiny)
+
+
+def _accepted_length(draft: Tensor, target: Tensor, supervised: Tensor) -> float:
+    """Return the mean expected tokens per cycle, teacher-forced, bonus included.
+
+    A block cut short by the end of its reply counts up to there.
+    """
+    rate = 1 - l1_distance(draft.float(), target.float()) / 2  # [B, N, K]
+    survival = rate.cumprod(dim=-1) * supervised
+    blocks = supervised[..., 0].sum().clamp_min(1)
+    return (1 + survival.sum() / blocks).item()
