@@ -104,8 +104,9 @@ def check_range(
         expected += f" and <= {high}"
     if isinstance(value, bool) or not isinstance(value, Integral if integer else Real):
         raise problem(name, "be in range", expected, repr(value), error=TypeError)
-    inside = (low < value if open_low else low <= value) and value <= high
-    if not inside or not math.isfinite(value):
+    number = float(value)
+    inside = (low < number if open_low else low <= number) and number <= high
+    if not inside or not math.isfinite(number):
         raise problem(name, "be in range", expected, repr(value))
 
 
@@ -118,8 +119,8 @@ def check_probs(name: str, probs: Tensor) -> None:
     """
     where = ~(torch.isfinite(probs) & (probs >= 0)).all(dim=-1)
     if where.any():
-        expected = "finite values >= 0"
-        raise problem(name, "hold probabilities", expected, _first(where, "such values"))
+        got = _first(where, "other values")
+        raise problem(name, "hold probabilities", "finite values >= 0", got)
     total = probs.sum(dim=-1)
     where = (total - 1).abs() > PROBABILITY_TOLERANCE
     if where.any():

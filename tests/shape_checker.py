@@ -1,4 +1,4 @@
-"""The checker behind the shape annotations while tests run: beartype, with int as float.
+"""What checks the annotated shapes while tests run: beartype, with int as float.
 
 PEP 484 lets an int stand where a float is asked for; beartype does so when told.
 """

@@ -131,7 +131,7 @@ def _backbone(config: Config, names: set[str]) -> dict[str, Any]:
         got = repr(config["hidden_act"])
         raise problem("hidden_act", "be the SwiGLU's", "'silu'", got)
     if any(kind != "full_attention" for kind in config.get("layer_types") or []):
-        got = sorted(set(config["layer_types"]))
+        got = ", ".join(sorted(set(config["layer_types"])))
         hint = "Sliding-window draft layers are not written yet."
         raise problem("layer_types", "be full", "full_attention", got, hint)
     heads = take(config, "num_attention_heads")

@@ -256,8 +256,8 @@ def _fill(drafter: Drafter, tensors: dict[str, Tensor], layout: str) -> None:
         raise problem("weights", "match the config by name", expected, got)
     for name, parameter in wanted.items():
         if parameter.shape != tensors[name].shape:
-            expected, got = list(parameter.shape), list(tensors[name].shape)
-            raise problem(name, "match the config by shape", expected, got)
+            shape, found = list(parameter.shape), list(tensors[name].shape)
+            raise problem(name, "match the config by shape", shape, found)
     with torch.no_grad():
         for name, parameter in wanted.items():
             parameter.copy_(tensors[name])

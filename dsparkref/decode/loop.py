@@ -94,16 +94,14 @@ def autoregressive(
     """Decode one token per forward pass: what speculation is measured against."""
     request = make_request(target, prompt_ids, max_new_tokens, stop_token_ids)
     sampler = Sampler(temperature, top_k, top_p, generator)
-    session, token = None, None
+    if request.finish_reason is None:
+        session, output = target.prefill(as_row(request.prompt, target.device))
     while request.finish_reason is None:
-        if session is None:
-            prompt = as_row(request.prompt, target.device)
-            session, output = target.prefill(prompt)
-        else:
-            output = session.verify(token[:, None])
-            session.commit(1)
         token = sampler.draw(output.logits[:, -1])  # [1]
         request.keep([int(token)])
+        if request.finish_reason is None:
+            output = session.verify(token[:, None])
+            session.commit(1)
     return Generation(request.tokens, request.finish_reason or "length", [])
 
 
@@ -117,7 +115,11 @@ class Sampler:
         top_p: float | None,
         generator: torch.Generator | int | None,
     ) -> None:
-        self.settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        self.settings: dict[str, Any] = {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+        }
         self.generator = as_generator(generator)
         # an empty law shows a wrong setting before any model runs
         probabilities(torch.zeros(1), temperature, top_k, top_p)

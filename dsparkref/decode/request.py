@@ -16,7 +16,7 @@ Prompt = Sequence[int] | Tensor
 class Request:
     """A prompt and its growing reply; stop tokens and the cap live here only.
 
-    >>> request = Request(prompt=[5, 6], max_new_tokens=3, stop_token_ids=frozenset([9]))
+    >>> request = Request([5, 6], max_new_tokens=3, stop_token_ids=frozenset([9]))
     >>> request.keep([1, 9, 2]), request.finish_reason
     ([1, 9], 'stop')
     """

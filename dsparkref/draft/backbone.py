@@ -10,6 +10,8 @@ stands strictly before its anchor.
 Written out on torch alone; nothing here depends on transformers.
 """
 
+from typing import cast
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -69,10 +71,8 @@ class ContextCache:
         end = self.length + keys_values[0][0].shape[2]
         for buffers, new_rows in zip(self._buffers, keys_values, strict=True):
             if not buffers or buffers[0].shape[2] < end:
-                buffers[:] = [
-                    self._grown(old, new, end)
-                    for old, new in zip(buffers or [None] * 2, new_rows, strict=True)
-                ]
+                held = buffers or [rows[:, :, :0] for rows in new_rows]
+                buffers[:] = [self._grown(rows, end) for rows in held]
             for buffer, new in zip(buffers, new_rows, strict=True):
                 buffer[:, :, self.length : end] = new
         self.length = end
@@ -82,11 +82,10 @@ class ContextCache:
         held = slice(0, self.length)
         return [(k[:, :, held], v[:, :, held]) for k, v in self._buffers]
 
-    def _grown(self, old: Tensor | None, new: Tensor, end: int) -> Tensor:
-        batch, heads, _, width = new.shape
-        buffer = new.new_empty(batch, heads, 2 * end, width)
-        if old is not None:
-            buffer[:, :, : self.length] = old[:, :, : self.length]
+    def _grown(self, held: Tensor, end: int) -> Tensor:
+        batch, heads, _, width = held.shape
+        buffer = held.new_empty(batch, heads, 2 * end, width)
+        buffer[:, :, : self.length] = held[:, :, : self.length]
         return buffer
 
 
@@ -107,8 +106,8 @@ class DraftAttention(nn.Module):
 
     def heads(self, projected: Float[Tensor, "B P HD"]) -> Float[Tensor, "B H P d"]:
         """Split the last dimension into heads."""
-        batch, length, _ = projected.shape
-        split = projected.view(batch, length, -1, self.head_dim)  # [B, P, H, d]
+        count = projected.shape[-1] // self.head_dim
+        split = projected.unflatten(-1, (count, self.head_dim))  # [B, P, H, d]
         return split.transpose(1, 2)  # [B, H, P, d]
 
     def keys_values(
@@ -200,7 +199,8 @@ class Backbone(nn.Module):
         stop = start + context.shape[1]
         positions = torch.arange(start, stop, device=context.device)[None]
         cos, sin = rotary(positions, self.spec.head_dim, self.spec.rope_theta)
-        return [layer.attention.keys_values(context, cos, sin) for layer in self.layers]
+        layers = cast("list[DraftLayer]", self.layers)
+        return [layer.attention.keys_values(context, cos, sin) for layer in layers]
 
     def forward(
         self,

@@ -20,6 +20,7 @@ from dsparkref.draft.blocks import (
     gather_rows,
     training_mask,
 )
+from dsparkref.draft.describe import describe_drafter
 from dsparkref.draft.heads import ConfidenceHead, build_head
 from dsparkref.draft.spec import DrafterSpec
 from dsparkref.records import BlockOutput, Proposal, TrainingOutput
@@ -83,6 +84,12 @@ class Drafter(nn.Module):
     def device(self) -> torch.device:
         """The device of the drafter's own weights."""
         return self.backbone.norm.weight.device
+
+    def describe(self) -> str:
+        """Return what this drafter is, in a few lines of words."""
+        total = sum(parameter.numel() for parameter in self.parameters())
+        in_head = sum(parameter.numel() for parameter in self.head.parameters())
+        return describe_drafter(self.spec, total, in_head)
 
     def new_cache(self) -> ContextCache:
         """Return an empty context cache for one request."""

@@ -21,7 +21,30 @@ from dsparkref.draft.spec import DrafterSpec
 Step = tuple[Float[Tensor, "B V"], Any]
 
 
-class NoHead(nn.Module):
+class Head(nn.Module):
+    """The protocol: what happens between two drafts, and nothing else.
+
+    A head of your own overrides ``step``, and ``init_state`` if it carries a state.
+    """
+
+    def init_state(self, batch_size: int) -> Any:
+        """Return the state before the first draft; None where nothing is carried."""
+        return None
+
+    def step(
+        self, state: Any, prev_tokens: Int[Tensor, " B"], hidden: Float[Tensor, "B D"]
+    ) -> Step:
+        """Return the bias B_k and the next state from the state, x_{k-1} and h_k."""
+        raise NotImplementedError
+
+    def features(
+        self, state: Any, prev_tokens: Int[Tensor, " B"]
+    ) -> Float[Tensor, "B C"]:
+        """Return what the confidence head may read beside h_k; ``step`` came first."""
+        return torch.empty(len(prev_tokens), 0, device=prev_tokens.device)
+
+
+class NoHead(Head):
     """DFlash: the base logits stay as they are.
 
     >>> head = NoHead(vocab_size=5)
@@ -34,24 +57,14 @@ class NoHead(nn.Module):
         super().__init__()
         self.vocab_size = vocab_size
 
-    def init_state(self, batch_size: int) -> Any:
-        """Return the state before the first draft: nothing."""
-        return None
-
     def step(
         self, state: Any, prev_tokens: Int[Tensor, " B"], hidden: Float[Tensor, "B D"]
     ) -> Step:
         """Return a bias of zeros."""
         return hidden.new_zeros(1, 1).expand(len(hidden), self.vocab_size), state
 
-    def features(
-        self, state: Any, prev_tokens: Int[Tensor, " B"]
-    ) -> Float[Tensor, "B C"]:
-        """Return what the confidence head may read beside h_k: nothing."""
-        return torch.empty(len(prev_tokens), 0, device=prev_tokens.device)
 
-
-class MarkovHead(nn.Module):
+class MarkovHead(Head):
     """DSpark vanilla (Eq. 5): B_k = W_2 W_1[x_{k-1}], a low-rank bigram table.
 
     ``prev_embed`` is W_1 [V, r], a lookup; ``bias_proj`` is W_2, from r to V.
@@ -68,10 +81,6 @@ class MarkovHead(nn.Module):
         super().__init__()
         self.prev_embed = nn.Embedding(vocab_size, rank)
         self.bias_proj = nn.Linear(rank, vocab_size, bias=False)
-
-    def init_state(self, batch_size: int) -> Any:
-        """Return the state before the first draft: nothing."""
-        return None
 
     def step(
         self, state: Any, prev_tokens: Int[Tensor, " B"], hidden: Float[Tensor, "B D"]
@@ -140,7 +149,7 @@ class RNNHead(MarkovHead):
         return self.bias_proj(torch.tanh(output)), next_state
 
 
-class DominoHead(nn.Module):
+class DominoHead(Head):
     """Domino: a GRU over the target's own token embeddings, from the anchor on.
 
     g_k = GRU(embedding(x_{k-1}), g_{k-1}), g before the first draft = 0;
@@ -219,7 +228,7 @@ class ConfidenceHead(nn.Module):
         return self.proj(hidden).squeeze(-1)
 
 
-def build_head(spec: DrafterSpec, embed: Any) -> nn.Module:
+def build_head(spec: DrafterSpec, embed: Any) -> Head:
     """Return the head that ``spec.head`` names; ``embed`` maps ids to embeddings."""
     match spec.head:
         case "markov":

@@ -120,9 +120,8 @@ class DrafterSpec:
             raise problem("mask_token_id", rule, expected, self.mask_token_id)
 
     def _check_head(self) -> None:
-        needs = {"markov": ("rank",), "gated": ("rank",), "rnn": ("rank",)}
-        needs["domino"] = ("gru_size", "inner_size")
-        needed = needs.get(self.head, ())
+        needs = {"dflash": [], "domino": ["gru_size", "inner_size"]}
+        needed = needs.get(self.head, ["rank"])
         for name in ("rank", "gru_size", "inner_size"):
             value = getattr(self, name)
             if (name in needed) != (value > 0):

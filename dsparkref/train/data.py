@@ -84,7 +84,9 @@ def collate(samples: Sequence[dict[str, list[int]]], pad_token_id: int) -> Batch
     real = [{"attention": [1] * len(row["input_ids"])} for row in samples]
     rows = [row["attention"] + [0] * (length - len(row["attention"])) for row in real]
     attention_mask = torch.tensor(rows)
-    return Batch(padded("input_ids", pad_token_id), attention_mask, padded("loss_mask", 0))
+    return Batch(
+        padded("input_ids", pad_token_id), attention_mask, padded("loss_mask", 0)
+    )
 
 
 class BatchOrder:

@@ -238,15 +238,12 @@ def _description(data: Path, scale: str, seed: int) -> str:
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()[:16]
         name = path.relative_to(data)
-        made = HOW.get(name.parts[:2], "held-out prompts")
+        made = HOW.get(name.parts[1], "held-out prompts")
         lines.append(f"| `{name.as_posix()}` | {made} | {len(content)} | `{digest}` |")
     return "\n".join(lines) + "\n"
 
 
-HOW = {
-    ("tiny", "target"): "`train target`",
-    ("tiny", "drafters"): "`train drafter`",
-}
+HOW = {"target": "`train target`", "drafters": "`train drafter`"}
 
 
 def _seeded_config(config: TrainConfig, seed: int) -> TrainConfig:

@@ -67,7 +67,7 @@ def train_drafter(
     *,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Train the drafter in place on tokenised replies of ``target``; return the history.
+    """Train the drafter in place on replies of ``target``, as ids; return the history.
 
     The target runs frozen beside it: its tapped features are the drafter's context,
     its logits the law to match. A batch without an eligible anchor has loss 0.
@@ -91,7 +91,10 @@ def train_drafter(
         with accelerator.split_between_processes(places) as mine:
             batch = Batch(*(tensor[mine] for tensor in vars(batch).values()))
             batch = batch.to(target.device)
-            anchors, keep = anchors[mine].to(target.device), keep[mine].to(target.device)
+            anchors, keep = (
+                anchors[mine].to(target.device),
+                keep[mine].to(target.device),
+            )
         with torch.no_grad():
             teacher = target.forward(
                 batch.input_ids,

@@ -104,5 +104,3 @@ def save_target(target: Target, folder: Path, dtype: torch.dtype) -> None:
         target.model.save_pretrained(fresh)
         target.tokenizer.save_pretrained(fresh)
     target.model.to(trained)
-
-

@@ -88,84 +88,91 @@ def run_training(
     finds one there goes on from it, or refuses if it was made with another config.
     """
     module.train().float()  # bfloat16 weights would lose small steps
-    trained = [p for p in module.parameters() if p.requires_grad]
     device = next(module.parameters()).device.type
     accelerator = Accelerator(
         cpu=device == "cpu",
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
-    optimizer = torch.optim.AdamW(
-        trained, lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay
-    )  # fmt: skip
-    wrapped, optimizer = accelerator.prepare(module, optimizer)
-    saved = None if folder is None else Path(folder) / "checkpoint"
-    step, history = _resume(accelerator, saved, config)
-    last_save = time.monotonic()
-    bar = tqdm(
-        total=config.steps,
-        initial=step,
-        desc=title,
-        disable=None if accelerator.is_main_process else True,
-        mininterval=0.5,
-    )
-    while step < config.steps:
-        for group in optimizer.param_groups:
-            group["lr"] = config.rate(step)
-        with torch.autocast(device, torch.bfloat16, enabled=config.precision == "bf16"):
-            loss, metrics = step_loss(wrapped, step, accelerator)
-        accelerator.backward(loss)
-        norm = accelerator.clip_grad_norm_(trained, config.clip)
-        if norm is not None and not torch.isfinite(norm):
-            raise _not_finite(module, step)
-        optimizer.step()
-        optimizer.zero_grad()
-        step += 1
-        bar.update()
-        if step % LOG_EVERY == 0 or step == config.steps:
-            history.append({"step": step} | metrics)
-            bar.set_postfix({name: f"{value:.3f}" for name, value in metrics.items()})
-        if saved is not None and time.monotonic() - last_save > CHECKPOINT_SECONDS:
-            _save(accelerator, saved, config, step, history)
-            last_save = time.monotonic()
-    bar.close()
+    wrapped, optimizer = accelerator.prepare(module, make_optimizer(module, config))
+    checkpoint = Checkpoint(accelerator, folder, config)
+    step, history = checkpoint.load()
+    # no bar where the output is no terminal, nor in any process but the first
+    hidden = None if accelerator.is_main_process else True
+    with tqdm(total=config.steps, initial=step, desc=title, disable=hidden) as bar:
+        while step < config.steps:
+            for group in optimizer.param_groups:
+                group["lr"] = config.rate(step)
+            half = config.precision == "bf16"
+            with torch.autocast(device, torch.bfloat16, enabled=half):
+                loss, metrics = step_loss(wrapped, step, accelerator)
+            accelerator.backward(loss)
+            norm = accelerator.clip_grad_norm_(wrapped.parameters(), config.clip)
+            if norm is not None and not torch.isfinite(norm):
+                raise _not_finite(module, step)
+            optimizer.step()
+            optimizer.zero_grad()
+            step += 1
+            bar.update()
+            if step % LOG_EVERY == 0 or step == config.steps:
+                history.append({"step": step} | metrics)
+                bar.set_postfix({name: f"{x:.3f}" for name, x in metrics.items()})
+            checkpoint.save_if_due(step, history)
     module.eval()
     return history
 
 
+def make_optimizer(module: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """Return AdamW over what is trained; borrowed and frozen weights are left out."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    return torch.optim.AdamW(
+        trained,
+        lr=config.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=config.weight_decay,
+    )
+
+
+class Checkpoint:
+    """The state of an unfinished run: complete, or as it was before."""
+
+    def __init__(
+        self, accelerator: Accelerator, folder: Path | None, config: TrainConfig
+    ) -> None:
+        self.accelerator = accelerator
+        self.folder = None if folder is None else Path(folder) / "checkpoint"
+        self.config = asdict(config)
+        self.saved_at = time.monotonic()
+
+    def load(self) -> tuple[int, list[dict[str, Any]]]:
+        """Return the step to go on from, and the history up to it."""
+        if self.folder is None or not (self.folder / "progress.json").exists():
+            return 0, []
+        path = self.folder / "progress.json"
+        progress = json.loads(path.read_text(encoding="utf-8"))
+        if progress["config"] != self.config:
+            hint = "Delete it to begin again."
+            rule, expected = "belong to this run", f"config {self.config}"
+            name = f"checkpoint {self.folder}"
+            raise problem(name, rule, expected, progress["config"], hint)
+        self.accelerator.load_state(str(self.folder))
+        return progress["step"], progress["history"]
+
+    def save_if_due(self, step: int, history: list[dict[str, Any]]) -> None:
+        """Write a checkpoint where the last one is old enough."""
+        if self.folder is None or time.monotonic() - self.saved_at < CHECKPOINT_SECONDS:
+            return
+        if self.accelerator.is_main_process:
+            with replaced_folder(self.folder) as fresh:
+                self.accelerator.save_state(str(fresh), safe_serialization=False)
+                progress = {"step": step, "config": self.config, "history": history}
+                write_json(fresh / "progress.json", progress)
+        self.accelerator.wait_for_everyone()
+        self.saved_at = time.monotonic()
+
+
 def clear_checkpoint(folder: Path) -> None:
     """Remove a finished run's checkpoint."""
-    shutil.rmtree(Path(folder) / "checkpoint", ignore_errors=True)
-
-
-def _save(
-    accelerator: Accelerator,
-    saved: Path,
-    config: TrainConfig,
-    step: int,
-    history: list[dict[str, Any]],
-) -> None:
-    """Write a checkpoint beside the old one, then let it take its place."""
-    if accelerator.is_main_process:
-        with replaced_folder(saved) as fresh:
-            accelerator.save_state(str(fresh), safe_serialization=False)
-            progress = {"step": step, "config": asdict(config), "history": history}
-            write_json(fresh / "progress.json", progress)
-    accelerator.wait_for_everyone()
-
-
-def _resume(
-    accelerator: Accelerator, saved: Path | None, config: TrainConfig
-) -> tuple[int, list[dict[str, Any]]]:
-    """Return the step to go on from, and the history up to it."""
-    if saved is None or not (saved / "progress.json").exists():
-        return 0, []
-    progress = json.loads((saved / "progress.json").read_text(encoding="utf-8"))
-    if progress["config"] != asdict(config):
-        hint = "Delete it to begin again."
-        rule, expected = "belong to this run", f"config {asdict(config)}"
-        raise problem(f"checkpoint {saved}", rule, expected, progress["config"], hint)
-    accelerator.load_state(str(saved))
-    return progress["step"], progress["history"]
+    shutil.rmtree(Path(folder), ignore_errors=True)
 
 
 def _not_finite(module: nn.Module, step: int) -> Exception:

@@ -25,6 +25,7 @@ def survival(confidence: Float[Tensor, "*rows K"]) -> Float[Tensor, "*rows K"]:
     Raises:
         ValueError: a confidence outside [0, 1], such as a logit.
 
+    >>> import torch
     >>> survival(torch.tensor([0.9, 0.8, 0.5]))
     tensor([0.9000, 0.7200, 0.3600])
     """
@@ -45,6 +46,7 @@ def expected_accepted_length(
     The mean of a count is the sum of its tail: E[n] = sum_k P(n > k). The first 1 is
     the replacement or bonus, which every cycle adds.
 
+    >>> import torch
     >>> expected_accepted_length(torch.tensor([0.9, 0.8, 0.5]))  # 1 + .9 + .72 + .36
     tensor(2.9800)
 

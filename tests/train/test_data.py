@@ -88,7 +88,9 @@ def test_epochs_differ():
 
 @settings(max_examples=50, deadline=None)
 @given(
-    mask=st.lists(st.lists(st.booleans(), min_size=9, max_size=9), min_size=1, max_size=4),
+    mask=st.lists(
+        st.lists(st.booleans(), min_size=9, max_size=9), min_size=1, max_size=4
+    ),
     count=st.integers(1, 12),
     seed=st.integers(0, 3),
 )
@@ -106,14 +108,16 @@ def test_anchors_are_distinct_eligible_and_supervised(mask, count, seed):
 
 def test_anchors_depend_on_the_generator_alone():
     mask = torch.ones(2, 40, dtype=torch.long)
-    draws = [sample_anchors(mask, 4, generator=seeded(1, step))[0] for step in (0, 0, 1)]
+    draws = [
+        sample_anchors(mask, 4, generator=seeded(1, step))[0] for step in (0, 0, 1)
+    ]
     assert draws[0].equal(draws[1])
     assert not draws[0].equal(draws[2])
 
 
 def test_an_interrupted_regeneration_ends_with_the_same_file(target, tmp_path):
     """Cut in the middle of a line: what is whole is kept, the rest made again."""
-    prompts = [f"Hello {word}" for word in "a b c d e".split()]
+    prompts = [f"Hello {word}" for word in "abcde"]
     options = {"max_new_tokens": 12, "batch_size": 2, "seed": 3}
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
     rows = regenerate(target, prompts, whole, **options)

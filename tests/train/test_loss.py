@@ -70,17 +70,16 @@ def test_the_loss_is_the_slow_one(blocks, loss_decay, base_weight):
 
 def test_weights_are_e_to_the_minus_k_over_gamma():
     found = position_weights(torch.ones(1, 1, 4, dtype=torch.bool), 2.0).flatten()
-    assert found.tolist() == pytest.approx([1, math.exp(-0.5), math.exp(-1), math.exp(-1.5)])
+    expected = [1, math.exp(-0.5), math.exp(-1), math.exp(-1.5)]
+    assert found.tolist() == pytest.approx(expected)
 
 
 def test_acceptance_label_is_one_minus_half_the_distance():
     """D11: .6 for (.9, .1) against (.5, .5); 1 for equal laws; 0 for disjoint ones."""
-    pairs = [([0.9, 0.1], [0.5, 0.5]), ([0.3, 0.7], [0.3, 0.7]), ([1, 0], [0, 1])]
-    found = [
-        1 - l1_distance(torch.tensor(a).float().log(), torch.tensor(b).float().log()) / 2
-        for a, b in pairs
-    ]
-    assert [x.item() for x in found] == pytest.approx([0.6, 1.0, 0.0], abs=1e-6)
+    draft = torch.tensor([[0.9, 0.1], [0.3, 0.7], [1, 0]]).log()
+    target = torch.tensor([[0.5, 0.5], [0.3, 0.7], [0, 1]]).log()
+    label = 1 - l1_distance(draft, target) / 2
+    assert label.tolist() == pytest.approx([0.6, 1.0, 0.0], abs=1e-6)
 
 
 def test_a_perfect_predictor_has_the_labels_entropy(blocks):
@@ -111,7 +110,7 @@ def test_nothing_supervised_is_loss_zero_with_finite_zero_gradients(blocks):
 
 def test_a_term_of_weight_zero_needs_no_input(blocks, no_shape_checks):
     """D9, both ways."""
-    output, target_logits, supervised = blocks
+    output, _, supervised = blocks
     alone = block_loss(output, None, supervised, weights=(1.0, 0.0, 0.0))
     assert alone.total.item() == alone.ce.item()
     for weights in ((1.0, 0.5, 0.0), (1.0, 0.0, 0.5)):
@@ -129,8 +128,8 @@ def test_without_a_confidence_head_its_term_counts_zero(blocks):
 def test_base_weight_one_teaches_the_base_alone(blocks):
     """D10: with cross entropy alone, the correction gets no gradient at lambda 1."""
     output, target_logits, supervised = blocks
-    options = {"weights": (1.0, 0.0, 0.0)}
-    block_loss(output, target_logits, supervised, base_weight=1.0, **options).total.backward()
+    options = {"weights": (1.0, 0.0, 0.0), "base_weight": 1.0}
+    block_loss(output, target_logits, supervised, **options).total.backward()
     assert output.draft_logits.grad is None or output.draft_logits.grad.abs().max() == 0
     assert output.base_logits.grad.abs().max() > 0
 
@@ -138,7 +137,8 @@ def test_base_weight_one_teaches_the_base_alone(blocks):
 def test_the_confidence_term_moves_the_confidence_alone(blocks):
     """D7: its label is detached, so it does not push the draft's law."""
     output, target_logits, supervised = blocks
-    block_loss(output, target_logits, supervised, weights=(0.0, 0.0, 1.0)).total.backward()
+    weights = (0.0, 0.0, 1.0)
+    block_loss(output, target_logits, supervised, weights=weights).total.backward()
     assert output.draft_logits.grad is None or output.draft_logits.grad.abs().max() == 0
     assert output.confidence_logits.grad.abs().max() > 0
 

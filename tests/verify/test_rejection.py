@@ -255,7 +255,10 @@ BAD = {
     "rank": ({"tokens": torch.tensor([0, 1])}, "tokens"),
     "a missing bonus row": ({"p_target": torch.full((2, 2, 4), 0.25)}, "p_target"),
     "a missing draft row": ({"p_draft": torch.full((2, 1, 4), 0.25)}, "p_draft"),
-    "unlike vocabularies": ({"p_draft": torch.full((2, 2, 5), 0.2)}, r"4(.|\n)*5"),
+    "unlike vocabularies": (
+        {"p_draft": torch.full((2, 2, 5), 0.2)},
+        "p_draft .*V = 4, got V = 5",
+    ),
     "a law that sums to 4": ({"p_target": torch.ones(2, 3, 4)}, "p_target .*sum to 1"),
     "NaN": ({"p_draft": torch.full((2, 2, 4), NAN)}, "p_draft .*probabilities"),
     "a uniform of 1": ({"uniforms": torch.ones(2, 3)}, "uniforms"),
@@ -270,6 +273,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("changed, match", BAD.values(), ids=BAD)
+@pytest.mark.usefixtures("no_shape_checks")
 def test_refused_by_name(changed, match):
     verify_block(**good_block())
     with pytest.raises((ValueError, TypeError), match=match):
@@ -281,8 +285,9 @@ def test_refused_by_name(changed, match):
 
 
 @pytest.mark.parametrize("formula", [accept_rate, residual_distribution])
+@pytest.mark.usefixtures("no_shape_checks")
 def test_formulas_refuse_unlike_vocabularies(formula):
-    with pytest.raises((ValueError, TypeError), match=r"4(.|\n)*5"):
+    with pytest.raises((ValueError, TypeError), match=r"p_draft .*V = 4, got V = 5"):
         formula(torch.full((4,), 0.25), torch.full((5,), 0.2))
 
 

@@ -98,6 +98,7 @@ BAD_CUTS = {"top_k": [0, -1, 1.5, True], "top_p": [0.0, -0.1, 1.1, NAN]}
 @pytest.mark.parametrize(
     "name, bad", [(n, b) for n, bs in BAD_CUTS.items() for b in bs]
 )
+@pytest.mark.usefixtures("no_shape_checks")
 def test_bad_cuts_are_named(name, bad):
     with pytest.raises((ValueError, TypeError), match=name):
         probabilities(torch.zeros(3), 1.0, **{name: bad})
@@ -261,6 +262,7 @@ def test_sample_refuses(probs, uniforms, match):
         sample(torch.tensor(probs), torch.tensor(uniforms))
 
 
+@pytest.mark.usefixtures("no_shape_checks")
 def test_sample_needs_one_uniform_per_law():
     with pytest.raises((ValueError, TypeError), match="uniforms"):
         sample(torch.full((2, 2), 0.5), torch.zeros(3))
@@ -318,11 +320,13 @@ def test_a_seed_makes_a_generator_and_a_generator_passes_through():
 
 
 @pytest.mark.parametrize("bad", [1.0, True, "7", [7], math])
+@pytest.mark.usefixtures("no_shape_checks")
 def test_wrong_generators_are_named(bad):
-    with pytest.raises(TypeError, match=r"generator(.|\n)*Generator"):
+    with pytest.raises(TypeError, match="generator must be a generator"):
         as_generator(bad)
 
 
+@pytest.mark.usefixtures("no_shape_checks")
 def test_numpy_generators_are_refused():
     numpy = pytest.importorskip("numpy")
     with pytest.raises(TypeError, match="generator"):

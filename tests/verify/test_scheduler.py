@@ -29,6 +29,7 @@ def test_fixed_length_counts_the_rows_it_sees():
 
 
 @pytest.mark.parametrize("bad", [-1, 1.5, True])
+@pytest.mark.usefixtures("no_shape_checks")
 def test_fixed_length_refuses(bad):
     with pytest.raises((ValueError, TypeError), match="k"):
         FixedLength(bad)
@@ -87,6 +88,7 @@ def test_thresholds_out_of_range(bad):
         ConfidenceThreshold(bad)
 
 
+@pytest.mark.usefixtures("no_shape_checks")
 def test_unknown_rule_and_wrong_inputs():
     with pytest.raises(ValueError, match=r"on .*conditional, survival"):
         ConfidenceThreshold(0.5, on="joint")

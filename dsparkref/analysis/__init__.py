@@ -1,0 +1,1 @@
+"""Measure: what was accepted, at which position, at what cost."""

@@ -1,0 +1,163 @@
+"""The command line: ``python -m dsparkref COMMAND``.
+
+Bad input ends with one line, ``error: ...``, and exit code 1. A fault of our own
+keeps its traceback.
+"""
+
+import importlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+# Sub-apps that are imported when they are asked for: their packages are large.
+LAZY = {"train": "dsparkref.train.commands"}
+
+
+class Commands(TyperGroup):
+    """A command group with lazy sub-apps and one-line errors."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return all names, the lazy ones last."""
+        return [*super().list_commands(ctx), *LAZY]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, importing its module if it is a lazy one."""
+        if cmd_name not in LAZY:
+            return super().get_command(ctx, cmd_name)
+        command = typer.main.get_command(importlib.import_module(LAZY[cmd_name]).app)
+        command.name = cmd_name
+        return command
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; turn an error about the input into one line."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # such as `| head`: not worth a word
+            raise
+        except (ValueError, TypeError, OSError) as error:
+            if not is_about_input(error):
+                raise
+            message = " ".join(str(error).split())
+            typer.echo(f"error: {message}", err=True)
+            raise typer.Exit(1) from None
+
+
+def is_about_input(error: Exception) -> bool:
+    """Whether an error speaks in our voice, or comes from the file system.
+
+    >>> is_about_input(ValueError("top_k must be at least 1: expected 1, got 0."))
+    True
+    >>> is_about_input(TypeError("unsupported operand type(s)"))
+    False
+    """
+    message = str(error)
+    ours = " must " in message and ": expected " in message
+    return ours or isinstance(error, OSError)
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Block-parallel speculative decoding, to read and to run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+Seed = Annotated[int, typer.Option(help="Of the sampling.")]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The figure.")] = Path("suffix_decay.png"),
+    rounds: Annotated[int, typer.Option(min=1, help="Of measuring speed.")] = 3,
+    prompts: Annotated[int, typer.Option(min=1, help="Per domain and round.")] = 3,
+    temperature: Temperature = 1.0,
+    seed: Seed = 0,
+) -> None:
+    """Decode math, code and chat with every drafter of the tiny pair."""
+    from dsparkref.lab.demo import run_demo
+
+    run_demo(
+        Console(highlight=False),
+        out=out,
+        rounds=rounds,
+        prompts_per_domain=prompts,
+        temperature=temperature,
+        seed=seed,
+    )
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="One user message.")],
+    pair: Annotated[
+        str | None,
+        typer.Option(help="tiny, qwen3-4b or TARGET,DRAFTER. [DSPARKREF_PAIR or tiny]"),
+    ] = None,
+    head: Annotated[str, typer.Option(help="Which drafter of the pair.")] = "markov",
+    max_new_tokens: Annotated[int, typer.Option(help="Cap.")] = 128,
+    temperature: Temperature = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Keep this mass.")] = None,
+    seed: Seed = 0,
+    cycles: Annotated[bool, typer.Option("--cycles", help="Show each cycle.")] = False,
+) -> None:
+    """Answer one prompt speculatively."""
+    from dsparkref import generate as decode
+    from dsparkref import load_pair
+    from dsparkref.lab.terminal import show_cycles
+
+    console = Console(highlight=False)
+    target, drafter = vars(load_pair(pair, head)).values()
+    reply = decode(
+        target,
+        drafter,
+        target.encode(prompt),
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        generator=seed,
+    )
+    if cycles:
+        show_cycles(console, target, reply.cycles)
+    console.print(target.decode(reply.tokens), markup=False)
+    length = reply.accepted_length
+    shown = "no cycle" if length is None else f"{length:.2f} tokens per cycle"
+    typer.echo(
+        f"[{len(reply.tokens)} tokens, {shown}, {reply.finish_reason}]", err=True
+    )
+
+
+@app.command()
+def evaluate(
+    target: Annotated[str, typer.Option(help="tiny, a folder or a Hub id.")] = "tiny",
+    drafters: Annotated[
+        str | None,
+        typer.Option(help="Names such as markov,rnn-k15, or folders. [all of tiny]"),
+    ] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Per domain.")] = 100,
+    temperature: Temperature = 1.0,
+    seed: Seed = 0,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Per prompt.")] = 128,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all numbers here.")
+    ] = None,
+) -> None:
+    """Measure the target, and every drafter by real decoding."""
+    from dsparkref.lab.evaluation import run_evaluation
+
+    run_evaluation(
+        Console(highlight=False),
+        target_source=target,
+        drafter_names=drafters.split(",") if drafters else None,
+        num_prompts=prompts,
+        temperature=temperature,
+        seed=seed,
+        max_new_tokens=max_new_tokens,
+        json_file=json_file,
+    )

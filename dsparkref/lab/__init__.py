@@ -1,0 +1,1 @@
+"""What a person looks at: figures, and the cycle view in a terminal."""

@@ -1,0 +1,413 @@
+"""A checkpoint loads fully and rightly, or not at all, and says what is wrong."""
+
+import json
+from dataclasses import replace
+
+import huggingface_hub
+import pytest
+import torch
+from tiny_models import GOLDEN, edited_copy, tiny_drafter, tiny_target
+
+from dsparkref import (
+    FixedLength,
+    load_drafter,
+    load_pair,
+    load_target,
+    new_drafter,
+    save_drafter,
+)
+
+VOICE = r"(?s)\A\S.* must .+: expected .+, got .+\.( .+)?\Z"
+
+
+@pytest.fixture
+def target():
+    return load_target(GOLDEN / "deepspec_vanilla" / "target")
+
+
+def refuse(error, pattern, call, *args, **options):
+    with pytest.raises(error, match=pattern) as caught:
+        call(*args, **options)
+    assert caught.match(VOICE)
+
+
+def edited(tmp_path, golden="deepspec_vanilla", **edits):
+    return edited_copy(GOLDEN / golden / "drafter", tmp_path / "drafter", **edits)
+
+
+# --- names and shapes of tensors -------------------------------------------------
+
+
+def rename_all(tensors):
+    for name in list(tensors):
+        tensors[f"model.{name}"] = tensors.pop(name)
+
+
+def drop_markov(tensors):
+    for name in [name for name in tensors if name.startswith("markov_head.")]:
+        del tensors[name]
+
+
+def rename_confidence(tensors):
+    tensors["confidence_head.weight"] = tensors.pop("confidence_head.proj.weight")
+
+
+@pytest.mark.parametrize(
+    ("edit", "pattern"),
+    [
+        (rename_all, "missing: .*fc.weight.*unexpected: .*model.fc.weight"),
+        (drop_markov, "missing: markov_head.markov_w1.*w2.*unexpected: none"),
+        (lambda t: t.update(surprise=torch.ones(1)), "unexpected: surprise"),
+        (
+            rename_confidence,
+            "missing: confidence_head.proj.*confidence_head.weight",
+        ),
+    ],
+)
+def test_names_must_match(edit, pattern, tmp_path, target):
+    """C11: never a partly random model."""
+    folder = edited(tmp_path, tensors=edit)
+    refuse(ValueError, pattern, load_drafter, folder, target)
+
+
+def test_shapes_must_match(tmp_path, target):
+    """C3: five layers' features for an fc of three."""
+    folder = edited(tmp_path, config=lambda c: c.update(target_layer_ids=[0, 1, 2, 3]))
+    pattern = r"fc.weight must match .* \[32, 128\], got \[32, 96\]"
+    refuse(ValueError, pattern, load_drafter, folder, target)
+
+
+def test_target_must_be_whole(tmp_path):
+    """C11 for the target: the library would fill the gap with random numbers."""
+    name = "model.layers.1.self_attn.q_proj.weight"
+    folder = edited_copy(
+        GOLDEN / "deepspec_vanilla" / "target",
+        tmp_path / "target",
+        tensors=lambda tensors: tensors.pop(name),
+    )
+    refuse(ValueError, f"missing: {name}", load_target, folder)
+
+
+# --- configs ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key", ["target_layer_ids", "mask_token_id", "block_size", "hidden_size"]
+)
+def test_keys_that_cannot_be_guessed(key, tmp_path, target):
+    """C3, C7."""
+    folder = edited(tmp_path, config=lambda config: config.pop(key))
+    refuse(ValueError, f"{key} must be given", load_drafter, folder, target)
+
+
+@pytest.mark.parametrize("golden", ["zlab_dflash", "domino"])
+@pytest.mark.parametrize("key", ["target_layer_ids", "mask_token_id"])
+def test_keys_inside_dflash_config(key, golden, tmp_path):
+    folder = edited(tmp_path, golden, config=lambda c: c["dflash_config"].pop(key))
+    target = load_target(GOLDEN / golden / "target")
+    pattern = f"{key} must be given in dflash_config"
+    refuse(ValueError, pattern, load_drafter, folder, target)
+
+
+def test_mask_token_beyond_the_rows(tmp_path, target):
+    folder = edited(tmp_path, config=lambda config: config.update(mask_token_id=97))
+    pattern = "mask_token_id must be in the vocabulary: .* 97 rows, got 97"
+    refuse(ValueError, pattern, load_drafter, folder, target)
+
+
+def test_mask_token_that_is_a_stop_token_warns(tmp_path, target):
+    """C7: the pad-or-eos fallback."""
+    target.model.generation_config.eos_token_id = 95
+    with pytest.warns(UserWarning, match="mask_token_id 95 is a stop token"):
+        load_drafter(GOLDEN / "deepspec_vanilla" / "drafter", target)
+
+
+def test_markov_confidence_without_markov_head(tmp_path, target):
+    """C17, first half."""
+    folder = edited(tmp_path, config=lambda config: config.update(markov_rank=0))
+    pattern = "confidence_input must fit head 'dflash'"
+    refuse(ValueError, pattern, load_drafter, folder, target)
+
+
+def test_rank_0_is_plain_dflash(tmp_path, target):
+    """C17, second half: the same weights without the head, bit-identical base."""
+
+    def no_head(config):
+        config.update(markov_rank=0, confidence_head_with_markov=False)
+        config.update(enable_confidence_head=False)
+
+    def no_weights(tensors):
+        drop_markov(tensors)
+        for name in [name for name in tensors if "confidence" in name]:
+            del tensors[name]
+
+    folder = edited(tmp_path, config=no_head, tensors=no_weights)
+    plain = load_drafter(folder, target)
+    full = load_drafter(GOLDEN / "deepspec_vanilla" / "drafter", target)
+    assert plain.head_type == "dflash"
+    rows, anchor = torch.ones(1, 4, plain.spec.feature_size), torch.tensor([5])
+    got, want = plain.propose(rows, anchor), full.propose(rows, anchor)
+    assert got.draft_logits.equal(want.base_logits)
+
+
+@pytest.mark.parametrize(
+    ("golden", "block_size", "anchor_predicts"),
+    [("deepspec_dflash", 5, True), ("zlab_dflash", 5, False), ("domino", 6, True)],
+)
+def test_block_size_is_drafts(golden, block_size, anchor_predicts):
+    """C5: z-lab's block of 6 counts the anchor; the two others' do not."""
+    target = load_target(GOLDEN / golden / "target")
+    spec = load_drafter(GOLDEN / golden / "drafter", target).spec
+    assert (spec.block_size, spec.anchor_predicts) == (block_size, anchor_predicts)
+    config = json.loads((GOLDEN / golden / "drafter" / "config.json").read_text())
+    slots = config.get("block_size") or config["dflash_config"]["block_size"]
+    assert spec.num_slots == slots
+
+
+def test_domino_without_shift_label_drops_slot_0(tmp_path):
+    def forget(config):
+        del config["dflash_config"]["shift_label"]
+        del config["dflash_config"]["pure_draft_prefix_len"]
+
+    folder = edited(tmp_path, "domino", config=forget)
+    spec = load_drafter(folder, load_target(GOLDEN / "domino" / "target")).spec
+    assert (spec.block_size, spec.anchor_predicts, spec.num_slots) == (5, False, 6)
+    assert spec.pure_draft_prefix_len == 0
+
+
+def test_wrong_layout_forced(target):
+    """C5: z-lab's file read as another layout stops, and so does the reverse."""
+    zlab = GOLDEN / "zlab_dflash"
+    its_target = load_target(zlab / "target")
+    for layout in ("deepspec", "domino", "dsparkref"):
+        with pytest.raises((ValueError, TypeError)):
+            load_drafter(zlab / "drafter", its_target, layout=layout)
+    folder = GOLDEN / "deepspec_dflash" / "drafter"
+    refuse(ValueError, "dflash_config", load_drafter, folder, target, layout="z-lab")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"architectures": ["LlamaForCausalLM"]},
+        {"architectures": None},
+        {"architectures": ["DFlashDraftModel"], "shift_label": True},
+    ],
+)
+def test_unknown_layout_says_what_to_pass(change, tmp_path, target):
+    folder = edited(tmp_path, config=lambda config: config.update(change))
+    pattern = "checkpoint must be in a known layout: .*Pass layout= one of .*z-lab"
+    refuse(ValueError, pattern, load_drafter, folder, target)
+
+
+@pytest.mark.parametrize(
+    ("change", "pattern"),
+    [
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6}}, "rope_type"),
+        (
+            {"rope_parameters": {"rope_type": "default"}},
+            "rope_theta must be given once",
+        ),
+        ({"rope_theta": 5e5}, r"rope_theta must .*\[500000.0, 1000000.0\]"),
+        ({"layer_types": ["sliding_attention"] * 2}, "layer_types must be full"),
+        ({"hidden_act": "gelu"}, "hidden_act must be"),
+        ({"markov_head_type": "typo"}, "markov_head_type must be a known name"),
+        ({"target_layer_ids": [0, 2, 5]}, "target_layer_ids must .* got 5.*last layer"),
+        ({"confidence_temperatures": [1.0]}, "confidence_temperatures must cover"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_configs_that_cannot_be_meant(change, pattern, tmp_path, target):
+    folder = edited(tmp_path, config=lambda config: config.update(change))
+    refuse(ValueError, pattern, load_drafter, folder, target)
+
+
+def test_other_rotary_base_changes_the_drafts(tmp_path, target):
+    """A flat base of another value is read, not replaced by a default."""
+
+    def flat(config):
+        del config["rope_parameters"]
+        config["rope_theta"] = 100.0
+
+    other = load_drafter(edited(tmp_path, config=flat), target)
+    usual = load_drafter(GOLDEN / "deepspec_vanilla" / "drafter", target)
+    assert (other.spec.rope_theta, usual.spec.rope_theta) == (100.0, 1e6)
+    rows, anchor = torch.ones(1, 9, usual.spec.feature_size), torch.tensor([5])
+    assert not other.propose(rows, anchor).hidden.allclose(
+        usual.propose(rows, anchor).hidden, atol=1e-3
+    )
+
+
+# --- the pair must fit -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "pattern"),
+    [
+        ({"hidden_size": 16}, "drafter's hidden_size must fit .* 16, got 32"),
+        ({"vocab_size": 101}, "drafter's vocab_size must fit .* 101, got 97"),
+        ({"num_hidden_layers": 5}, "drafter's num_target_layers must fit .* 5, got 6"),
+    ],
+)
+def test_drafter_for_another_target(change, pattern):
+    sizes = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 6}
+    other = tiny_target(**(sizes | change))
+    folder = GOLDEN / "deepspec_vanilla" / "drafter"
+    refuse(ValueError, pattern, load_drafter, folder, other)
+
+
+# --- files -----------------------------------------------------------------------
+
+
+def test_missing_and_broken_files(tmp_path, target):
+    folder = edited(tmp_path)
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    whole, text = weights.read_bytes(), config.read_text()
+    for length in (len(whole) // 2, 4, 0):
+        weights.write_bytes(whole[:length])
+        refuse(ValueError, "weights must be readable", load_drafter, folder, target)
+    weights.unlink()
+    refuse(FileNotFoundError, "weights must be there", load_drafter, folder, target)
+    weights.write_bytes(whole)
+    config.write_text(text[:-5])
+    refuse(ValueError, "config.json must be JSON", load_drafter, folder, target)
+    config.write_text("[]")
+    refuse(ValueError, "config.json must be JSON", load_drafter, folder, target)
+    config.unlink()
+    refuse(ValueError, "checkpoint must be whole", load_drafter, folder, target)
+    config.write_text(text)
+    load_drafter(folder, target)
+
+
+def test_missing_and_broken_files_of_a_target(tmp_path):
+    folder = edited_copy(GOLDEN / "domino" / "target", tmp_path / "target")
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    refuse(ValueError, "target must load", load_target, folder)
+    weights.unlink()
+    refuse(FileNotFoundError, "weights must be there", load_target, folder)
+    (folder / "config.json").unlink()
+    refuse(ValueError, "checkpoint must be whole", load_target, folder)
+
+
+# --- sources ---------------------------------------------------------------------
+
+
+def test_existing_folder_is_never_a_hub_id(tmp_path, monkeypatch):
+    target = tiny_target()
+    save_drafter(tiny_drafter(target), tmp_path / "owner" / "name")
+
+    def contacted(*_, **__):
+        raise AssertionError("the Hub was asked")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", contacted)
+    monkeypatch.chdir(tmp_path)
+    assert load_drafter("owner/name", target).head_type == "markov"
+    for source in (
+        tmp_path / "none",
+        str(tmp_path / "none"),
+        "none",
+        "./none",
+        "a/b/c",
+    ):
+        refuse(FileNotFoundError, "source must exist", load_drafter, source, target)
+
+
+def test_failed_download_speaks_with_our_voice(monkeypatch):
+    def offline(*_, **__):
+        raise OSError("no route to host\nmore lines")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    pattern = "source must be found: .*'owner/none'.*no route to host"
+    refuse(OSError, pattern, load_target, "owner/none")
+
+
+def test_pair_of_two_folders():
+    folder = GOLDEN / "deepspec_vanilla"
+    pair = load_pair(f"{folder / 'target'}, {folder / 'drafter'}")
+    assert pair.drafter.head_type == "markov"
+    assert pair.drafter.spec.vocab_size == pair.target.vocab_size
+
+
+def test_pair_from_the_environment(monkeypatch):
+    folder = GOLDEN / "domino"
+    monkeypatch.setenv("DSPARKREF_PAIR", f"{folder / 'target'},{folder / 'drafter'}")
+    assert load_pair().drafter.head_type == "domino"
+
+
+# --- names and arguments ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float99", "int8", "cuda", torch.int8, None, 16])
+def test_unknown_dtype(dtype, no_shape_checks):
+    folder = GOLDEN / "domino" / "target"
+    refuse(ValueError, "dtype must be known", load_target, folder, dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda", "mps", "cpu:x", None])
+def test_unknown_or_absent_device(device, no_shape_checks):
+    if device in ("cuda", "mps") and getattr(torch, device).is_available():
+        pytest.skip("it is here")
+    folder = GOLDEN / "domino" / "target"
+    refuse(ValueError, "device must be", load_target, folder, device=device)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "pattern"),
+    [
+        ({"head": "vanilla"}, ValueError, "head must be a known name"),
+        ({"block_size": 0}, ValueError, "block_size must be in range"),
+        ({"block_size": 2.5}, TypeError, "block_size must be in range"),
+        ({"rank": 0}, ValueError, "rank must fit head 'markov'"),
+        ({"mask_token_id": 31}, ValueError, "mask_token_id must be in the vocabulary"),
+        ({"mask_token_id": None}, ValueError, "mask_token_id must be given"),
+        ({"target_layer_ids": ()}, ValueError, "target_layer_ids must name layers"),
+        ({"target_layer_ids": (3,)}, ValueError, "target_layer_ids must name usable"),
+        ({"target_layer_ids": (-2,)}, ValueError, "target_layer_ids must be in range"),
+        ({"generator": 1.5}, TypeError, "generator must be a generator"),
+    ],
+    ids=str,
+)
+def test_new_drafter_refuses(options, error, pattern, no_shape_checks):
+    options = {"mask_token_id": 30} | options
+    refuse(error, pattern, new_drafter, tiny_target(), **options)
+
+
+def test_new_drafter_needs_layers_to_tap():
+    small = tiny_target(num_hidden_layers=3)
+    refuse(ValueError, "target layers must", new_drafter, small, mask_token_id=30)
+
+
+def test_unknown_names_are_refused(tmp_path):
+    target = tiny_target()
+    drafter = tiny_drafter(target)
+    refuse(ValueError, "layout", save_drafter, drafter, tmp_path / "d", layout="gguf")
+    assert list(tmp_path.iterdir()) == []
+    folder = GOLDEN / "domino" / "drafter"
+    refuse(ValueError, "layout must be a", load_drafter, folder, target, layout="gguf")
+    refuse(ValueError, "pair must name", load_pair, "one,two,three")
+    refuse(ValueError, "head must be a known name", load_pair, "qwen3-4b", head="rnn")
+    for call in (
+        lambda: new_drafter(target, mask_token_id=30, shift_targts=True),
+        lambda: load_target(GOLDEN, shift_targts=True),
+        lambda: load_drafter(folder, target, shift_targts=True),
+        lambda: save_drafter(drafter, tmp_path / "d", shift_targts=True),
+        lambda: load_pair("tiny", shift_targts=True),
+        lambda: replace(drafter.spec, shift_targts=True),
+        lambda: FixedLength(1, shift_targts=True),
+    ):
+        with pytest.raises(TypeError, match="shift_targts"):
+            call()
+
+
+def test_same_seed_same_weights():
+    target = tiny_target()
+    options = {"mask_token_id": 30}
+    drafters = [
+        new_drafter(target, **options, generator=generator).state_dict()
+        for generator in (4, torch.Generator().manual_seed(4), 5)
+    ]
+    name = "head.bias_proj.weight"
+    assert drafters[0][name].equal(drafters[1][name])
+    assert not drafters[0][name].equal(drafters[2][name])

@@ -1,0 +1,236 @@
+"""The command line on a tiny pair of random weights: what it prints, and its errors."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+import typer
+from rich.console import Console
+from tiny_pair import write_tiny_pair
+from typer.testing import CliRunner
+
+from dsparkref import cli, load_pair
+from dsparkref.checkpoints import files
+from dsparkref.draft.spec import HEADS
+from dsparkref.lab import demo, terminal
+from dsparkref.records import CycleTrace
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    names = {head: (head, 7) for head in HEADS}
+    names |= {"dflash-k15": ("dflash", 15), "rnn-k15": ("rnn", 15)}
+    write_tiny_pair(folder, names, prompts=2)
+    return folder
+
+
+@pytest.fixture
+def run(data, monkeypatch, tmp_path):
+    monkeypatch.setattr(files, "data_folder", lambda: data)
+    monkeypatch.setattr(demo, "MAX_NEW_TOKENS", 5)
+    monkeypatch.delenv("DSPARKREF_PAIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(cli.app, list(arguments))
+
+
+# --- demo -------------------------------------------------------------------------
+
+
+def test_demo_shows_everything_and_writes_the_figure(run, tmp_path):
+    result = run("demo", "--rounds", "1", "--prompts", "1")
+    assert result.exit_code == 0, result.output
+    for head in HEADS:
+        assert f"\n{head}: " in result.output  # a table of its own
+    assert result.output.count("conditional acceptance") == 5
+    assert result.output.count("prefix survival") == 5
+    for words in ("math", "code", "chat", "tokens/s", "1.00x", "bound by overhead"):
+        assert words in result.output
+    assert "\x1b" not in result.output  # no terminal, no colour, but marks:
+    assert "+draft accepted" in result.output
+    assert (tmp_path / "suffix_decay.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["suffix_decay.png"]
+
+
+def test_demo_goes_on_without_matplotlib(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = run("demo", "--rounds", "1", "--prompts", "1", "--out", "x.png")
+    assert result.exit_code == 0, result.output
+    (line,) = [row for row in result.output.splitlines() if "matplotlib" in row]
+    assert line.startswith("No figure")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the cycle view ---------------------------------------------------------------
+
+
+def trace(num_accepted, verify_len, next_token):
+    drafts, kept = [4, 5, 6], [4, 5, 6][:num_accepted]
+    return CycleTrace(
+        0, 9, 1, drafts, None, verify_len, num_accepted, next_token, kept, 0.0, 0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("cycle", "marks"),
+    [
+        (trace(3, 3, 8), "@1 +4 +5 +6 *8"),
+        (trace(1, 3, 8), "@1 +4 -5 ~6 >8"),
+        (trace(0, 0, 8), "@1 ~4 ~5 ~6 *8"),  # nothing was asked, so nothing refused
+        (trace(2, 2, 8), "@1 +4 +5 ~6 *8"),
+        (trace(2, 3, None), "@1 +4 +5 ~6"),  # a stop token: the rest is moot
+    ],
+)
+def test_marks_tell_apart_what_became_of_each_token(cycle, marks, no_shape_checks):
+    target = SimpleNamespace(tokenizer=SimpleNamespace(decode=lambda ids: str(ids[0])))
+    line = terminal.cycle_line(target, cycle, colour=False).plain
+    assert line.split("  ", 3)[-1].strip() == marks
+    coloured = terminal.cycle_line(target, cycle, colour=True)
+    kinds = [kind for kind, _ in terminal.cycle_pieces(cycle)]
+    styles = [span.style for span in coloured.spans]
+    assert styles == [terminal.KINDS[kind].style for kind in kinds]
+    assert not set("@+-~>*") & set(coloured.plain)
+
+
+def test_kinds_differ_in_mark_and_in_style():
+    for look in ("mark", "style", "label"):
+        looks = {getattr(kind, look) for kind in terminal.KINDS.values()}
+        assert len(looks) == len(terminal.KINDS)
+
+
+def test_no_color_means_marks(monkeypatch):
+    assert terminal.has_colour(Console(force_terminal=True, color_system="standard"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not terminal.has_colour(Console(force_terminal=True))
+    assert not terminal.has_colour(Console(file=sys.__stdout__, force_terminal=False))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [(" so\n", " so\\n"), ("\ufffd", "<7>"), ("é", "é")]
+)
+def test_a_token_fits_on_its_line(text, shown, no_shape_checks):
+    target = SimpleNamespace(tokenizer=SimpleNamespace(decode=lambda ids: text))
+    assert terminal.token_text(target, 7) == shown
+
+
+# --- generate ---------------------------------------------------------------------
+
+
+def test_generate_answers_as_the_library_does(run):
+    result = run("generate", "Hello", "--head", "rnn", "--max-new-tokens", "6")
+    assert result.exit_code == 0, result.output
+    target, drafter = vars(load_pair("tiny", "rnn")).values()
+    from dsparkref import generate
+
+    reply = generate(target, drafter, target.encode("Hello"), max_new_tokens=6)
+    assert result.stdout.split() == target.decode(reply.tokens).split()
+    assert result.stderr.startswith("[6 tokens, ")
+
+
+def test_generate_shows_cycles_when_asked(run):
+    result = run("generate", "Hello", "--max-new-tokens", "6", "--cycles")
+    assert "+draft accepted" in result.stdout and "\n  1  " in result.stdout
+
+
+# --- evaluate ---------------------------------------------------------------------
+
+
+def test_evaluate_prints_and_writes_the_numbers(run, tmp_path):
+    options = ("--prompts", "2", "--max-new-tokens", "4", "--json", "numbers.json")
+    result = run("evaluate", *options)
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "numbers.json").read_text())
+    names = ["autoregressive", *HEADS, "dflash-k15", "rnn-k15"]
+    assert list(report["decoding"]) == names
+    assert set(report["decoding"]["rnn"]) == {"math", "code", "chat", "all"}
+    assert len(report["decoding"]["rnn-k15"]["all"]["prefix_survival"]) == 15
+    assert set(report["target"]) == {"math", "code", "chat"}
+    assert set(report["gains"]) == {"markov", "gated", "rnn", "domino", "rnn-k15"}
+    place = report["memory"]["places"][0]
+    assert {"before", "token", "count", "accept_rate"} == set(place)
+    assert set(place["accept_rate"]) == set(names[1:])
+    for words in (f"{place['before']} -> {place['token']}", "perplexity", "last/first"):
+        assert words in result.output
+    assert all(goal["claim"] in result.output for goal in report["goals"])
+    assert max(map(len, result.output.splitlines())) <= 80  # nothing is cut off
+    assert "…" not in result.output
+
+
+def test_evaluate_takes_chosen_drafters(run, tmp_path):
+    options = ("--prompts", "1", "--max-new-tokens", "3", "--json", "numbers.json")
+    result = run("evaluate", "--drafters", "markov,dflash", *options)
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "numbers.json").read_text())
+    assert list(report["decoding"]) == ["autoregressive", "markov", "dflash"]
+
+
+# --- errors -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("generate", "Hi", "--temperature", "-1"), "temperature must be in range"),
+        (("generate", "Hi", "--head", "medusa"), "source must exist"),
+        (("generate", "Hi", "--pair", "no/such/pair"), "pair must name"),
+        (("generate", "Hi", "--top-p", "2"), "top_p must be in range"),
+        (("generate", "Hi", "--max-new-tokens", "-1"), "max_new_tokens must"),
+        (("evaluate", "--prompts", "99"), "prompts must be in the file"),
+        (("evaluate", "--drafters", "eagle"), "source must exist"),
+        (("evaluate", "--json", "no/such/x.json"), "json must lie in a folder"),
+        (("demo", "--rounds", "3", "--prompts", "9"), "prompts must be in the file"),
+    ],
+)
+def test_bad_input_is_one_line(run, tmp_path, arguments, words, no_shape_checks):
+    result = run(*arguments)
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: {words}")
+    assert ": expected " in line and ", got " in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_data_the_error_says_how_to_make_it(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(files, "data_folder", lambda: tmp_path)
+    result = run("evaluate", "--target", str(tmp_path))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+
+
+def test_a_fault_of_our_own_keeps_its_traceback(run, monkeypatch):
+    def broken(*arguments, **options):
+        raise TypeError("unsupported operand type(s) for +")
+
+    monkeypatch.setattr(demo, "run_demo", broken)
+    result = run("demo")
+    assert isinstance(result.exception, TypeError)
+    assert "error: " not in result.stderr
+
+
+def test_an_unknown_option_is_refused(run):
+    result = run("evaluate", "--promts", "3")
+    assert result.exit_code == 2 and "--promts" in result.stderr
+
+
+# --- the lazy part ----------------------------------------------------------------
+
+
+def test_train_is_imported_when_it_is_asked_for(run, monkeypatch):
+    train = typer.Typer()
+
+    @train.command()
+    def target():
+        raise ValueError("steps must be in range: expected 1, got 0.")
+
+    @train.command()
+    def tiny():
+        typer.echo("made")
+
+    monkeypatch.setitem(cli.LAZY, "train", "planted_commands")
+    assert run("generate", "--help").exit_code == 0  # not even looked for
+    planted = SimpleNamespace(app=train)
+    monkeypatch.setitem(sys.modules, "planted_commands", planted)
+    assert run("train", "tiny").stdout == "made\n"
+    assert run("train", "target").stderr.startswith("error: steps must")
+    assert "train" in run("--help").output
