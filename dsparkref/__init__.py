@@ -70,6 +70,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'dsparkref' has no attribute {name!r}")
+    try:
         return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'dsparkref' has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        hint = 'pip install "dsparkref[train]"'
+        raise ImportError(f"{name} needs {error.name}: {hint}") from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

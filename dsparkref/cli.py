@@ -112,10 +112,11 @@ def generate(
     from dsparkref.lab.terminal import show_cycles
 
     console = Console(highlight=False)
-    target, drafter = vars(load_pair(pair, head)).values()
+    loaded = load_pair(pair, head)
+    target = loaded.target
     reply = decode(
         target,
-        drafter,
+        loaded.drafter,
         target.encode(prompt),
         max_new_tokens=max_new_tokens,
         temperature=temperature,

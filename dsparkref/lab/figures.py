@@ -85,7 +85,7 @@ def suffix_decay_finding(curves: Curves) -> str:
     """
     ends = {name: found for name, c in curves.items() if (found := _ends(c))}
     if not ends:
-        return "No draft was ever judged"
+        return "No drafter was seen at both ends of the block"
     name = "dflash" if "dflash" in ends else next(iter(ends))
     first, last = (f"{100 * value:.0f} %" for value in ends[name])
     moves = "falls" if ends[name][1] < ends[name][0] else "rises"
@@ -192,6 +192,6 @@ def _touch(
 
 
 def _ends(curve: Sequence[float]) -> tuple[float, float] | None:
-    """Return the first and the last value that are numbers."""
-    numbers = [value for value in curve if value == value]
-    return (numbers[0], numbers[-1]) if numbers else None
+    """Return the first and the last value; None where one was never observed."""
+    first, last = curve[0], curve[-1]
+    return None if math.isnan(first + last) else (first, last)

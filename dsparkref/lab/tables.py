@@ -24,8 +24,13 @@ def make_table(
 ) -> Group:
     """Return a table under its title: first column to the left, numbers right."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    rows = list(rows)
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
+        if number:
+            table.add_column(column, justify="right")
+        else:  # a name cut short names nothing
+            longest = max(map(len, [column, *(row[0] for row in rows)]))
+            table.add_column(column, min_width=longest)
     for row in rows:
         table.add_row(*row)
     # a title of the table's own would wrap at the table's width

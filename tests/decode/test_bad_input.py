@@ -78,7 +78,7 @@ def arguments(options):
     return options.pop("prompt_ids"), options
 
 
-@pytest.mark.parametrize(("options", "error", "pattern"), REQUESTS, ids=str)
+@pytest.mark.parametrize(("options", "error", "pattern"), REQUESTS)
 def test_bad_requests(options, error, pattern, target, drafter, no_shape_checks):
     """Refused before any model runs, by all three; decode_cycles at once, not late."""
     prompt, options = arguments(options)
@@ -91,7 +91,7 @@ def test_bad_requests(options, error, pattern, target, drafter, no_shape_checks)
     assert calls == []
 
 
-@pytest.mark.parametrize(("options", "error", "pattern"), SPECULATIVE, ids=str)
+@pytest.mark.parametrize(("options", "error", "pattern"), SPECULATIVE)
 def test_bad_verifiers(options, error, pattern, target, drafter, no_shape_checks):
     for call in (generate, decode_cycles):
         refuse(

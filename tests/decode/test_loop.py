@@ -38,7 +38,9 @@ def scripted(right, **options):
 def check_counts(generation, block_size):
     """The sums of DESIGN.md section 3, for any generation with cycles."""
     cycles = generation.cycles
-    assert len(generation.tokens) == 1 + sum(len(c.emitted) for c in cycles)
+    from_prefill = min(1, len(generation.tokens))  # none where none was asked for
+    emitted = sum(len(cycle.emitted) for cycle in cycles)
+    assert len(generation.tokens) == from_prefill + emitted
     for index, cycle in enumerate(cycles):
         assert cycle.index == index
         assert len(cycle.drafts) == block_size
@@ -245,7 +247,7 @@ def test_seeds(verifier):
             TARGET,
             drafter,
             PROMPT,
-            max_new_tokens=12,
+            max_new_tokens=6,
             temperature=1.5,
             verifier=verifier,
             generator=generator,
@@ -253,19 +255,19 @@ def test_seeds(verifier):
 
     before = torch.get_rng_state()
     assert run(7) == run(7) == run(torch.Generator().manual_seed(7))
-    assert len({tuple(run(seed)) for seed in range(10)}) >= 2
+    assert len({tuple(run(seed)) for seed in range(4)}) >= 2
     assert torch.get_rng_state().equal(before)
     assert run(None) != run(None)
 
 
 def test_autoregressive_seeds():
     def run(generator):
-        options = {"max_new_tokens": 12, "temperature": 1.5, "generator": generator}
+        options = {"max_new_tokens": 8, "temperature": 1.5, "generator": generator}
         return autoregressive(TARGET, PROMPT, **options).tokens
 
     before = torch.get_rng_state()
     assert run(7) == run(7)
-    assert len({tuple(run(seed)) for seed in range(10)}) >= 2
+    assert len({tuple(run(seed)) for seed in range(4)}) >= 2
     assert torch.get_rng_state().equal(before)
     assert run(None) != run(None)
 

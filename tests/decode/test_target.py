@@ -68,7 +68,7 @@ def test_prefill_in_two_chunks():
     session, first = target.prefill(ids[:, :7], layers)
     second = session.verify(ids[:, 7:])
     chunked = torch.cat([first.hidden, second.hidden], dim=1)
-    assert (whole.hidden - chunked).abs().max() < 1e-5
+    assert (whole.hidden - chunked).abs().max() < 1e-5 * whole.hidden.abs().max()
     drafts = [drafter.propose(h, ids[:, 0]).tokens for h in (whole.hidden, chunked)]
     assert drafts[0].equal(drafts[1])
 

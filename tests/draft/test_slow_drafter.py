@@ -126,10 +126,8 @@ class SlowDrafter:
     def domino_bias(self, k, h, prev, memory):
         g = self.spec.gru_size
         state = memory.setdefault("g", torch.zeros(g))
-        skipped = (
-            self.is_("GRU skips the prefix") and k < self.spec.pure_draft_prefix_len
-        )
-        if not skipped:
+        in_prefix = k < self.spec.pure_draft_prefix_len
+        if not (in_prefix and self.is_("GRU skips the prefix")):
             a = self.w["head.gru.weight_ih"] @ self.embedding[prev]
             b = self.w["head.gru.weight_hh"] @ state
             reset, update = sigmoid(a[:g] + b[:g]), sigmoid(a[g : 2 * g] + b[g : 2 * g])

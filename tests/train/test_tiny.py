@@ -1,4 +1,4 @@
-"""The whole way once, at smoke scale: one command makes a pair that loads and decodes."""
+"""The whole way once, at smoke scale: one command makes a pair that decodes."""
 
 import hashlib
 
