@@ -44,14 +44,14 @@ def drafter(
 ) -> None:
     """Train a drafter on its target's own replies.
 
-    The replies are kept beside the drafter, in replies.jsonl, for the next one.
+    The replies stay beside the drafter, in OUT.replies.jsonl.
     """
     check_known("head", head, HEADS)
     check_range("block_size", block_size, 1, integer=True)
     _refuse_existing(out)
     loaded = load_target(target, dtype="float32")
     replies = make_replies(
-        loaded, out.with_name("replies.jsonl"), scale=scale, seed=seed
+        loaded, out.with_name(f"{out.name}.replies.jsonl"), scale=scale, seed=seed
     )
     make_drafter(
         loaded, replies, out, head=head, block_size=block_size, scale=scale, seed=seed

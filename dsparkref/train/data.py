@@ -175,30 +175,30 @@ def regenerate(
     """Let the target answer every prompt at temperature 1; return prompt and reply.
 
     A drafter must learn what its target says, not what the corpus says. Replies are
-    appended to ``path`` (JSON lines) batch by batch, so an interrupted run goes on
-    with the next batch and ends with the same file. Replies cut off by
-    ``max_new_tokens`` keep their text: their end was never seen, so no end marker
-    may be taught; they are left out.
+    appended to ``path`` batch by batch, a line of JSON each, so an interrupted run
+    goes on with the next batch and ends with the same file. A reply cut off by
+    ``max_new_tokens`` is written as null and left out: its end was never seen, so no
+    end marker may be taught.
     """
-    done = _complete_batches(path, batch_size, len(prompts))
+    check_range("batch_size", batch_size, 1, integer=True)
+    starts = range(0, len(prompts), batch_size)
+    chunks = [list(prompts[start : start + batch_size]) for start in starts]
+    rows = _complete_batches(path, chunks)
     path.parent.mkdir(parents=True, exist_ok=True)
-    starts = range(len(done) * batch_size, len(prompts), batch_size)
+    missing = range(len(rows), len(chunks))
     with path.open("a", encoding="utf-8") as file:
-        for start in tqdm(starts, desc="regenerate", unit="batch", disable=None):
-            chunk = list(prompts[start : start + batch_size])
-            replies = _sampled_replies(target, chunk, max_new_tokens, (seed, start))
-            rows = [
-                {"prompt": prompt, "reply": reply}
-                for prompt, reply in zip(chunk, replies, strict=True)
-                if reply is not None
-            ]
-            file.write(json.dumps({"batch": start // batch_size, "rows": rows}) + "\n")
+        for number in tqdm(missing, desc="regenerate", unit="batch", disable=None):
+            chunk = chunks[number]
+            drawn_from = (seed, number * batch_size)
+            replies = _sampled_replies(target, chunk, max_new_tokens, drawn_from)
+            pairs = zip(chunk, replies, strict=True)
+            rows.append([{"prompt": p, "reply": reply} for p, reply in pairs])
+            file.write(json.dumps(rows[-1]) + "\n")
             file.flush()
-            done.append(rows)
-    return [row for rows in done for row in rows]
+    return [row for batch in rows for row in batch if row["reply"] is not None]
 
 
-def _complete_batches(path: Path, batch_size: int, count: int) -> list[list[dict]]:
+def _complete_batches(path: Path, chunks: list[list[str]]) -> list[list[dict]]:
     """Return the batches already on disk; a half-written last line is cut off."""
     if not path.exists():
         return []
@@ -207,14 +207,15 @@ def _complete_batches(path: Path, batch_size: int, count: int) -> list[list[dict
         for line in file:
             if not line.endswith(b"\n"):
                 break
-            rows.append(json.loads(line)["rows"])
+            rows.append(json.loads(line))
             whole += len(line)
+    found = [[row["prompt"] for row in batch] for batch in rows]
+    if found != chunks[: len(found)]:
+        hint = "Delete it to begin again."
+        expected, got = "replies to its prompts", "replies to others"
+        raise problem(str(path), "belong to this run", expected, got, hint)
     with path.open("r+b") as file:
         file.truncate(whole)
-    if len(rows) * batch_size >= count + batch_size:
-        hint = "Delete it to begin again."
-        expected = f"at most {count} prompts"
-        raise problem(str(path), "belong to this run", expected, "more", hint)
     return rows
 
 

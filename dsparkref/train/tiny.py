@@ -238,7 +238,7 @@ def _description(data: Path, scale: str, seed: int) -> str:
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()[:16]
         name = path.relative_to(data)
-        made = HOW.get(name.parts[1], "held-out prompts")
+        made = HOW.get(name.parts[1], "`evaluation_examples`, seed 2026")
         lines.append(f"| `{name.as_posix()}` | {made} | {len(content)} | `{digest}` |")
     return "\n".join(lines) + "\n"
 
