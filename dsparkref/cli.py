@@ -148,6 +148,9 @@ def evaluate(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write all numbers here.")
     ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw the suffix decay of K = 7 here.")
+    ] = None,
 ) -> None:
     """Measure the target, and every drafter by real decoding."""
     from dsparkref.lab.evaluation import run_evaluation
@@ -161,4 +164,5 @@ def evaluate(
         seed=seed,
         max_new_tokens=max_new_tokens,
         json_file=json_file,
+        figure_file=figure,
     )

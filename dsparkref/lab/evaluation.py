@@ -1,15 +1,18 @@
 """What ``python -m dsparkref evaluate`` does: load, measure, print, write."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from dsparkref.analysis.evaluate import read_prompts
-from dsparkref.analysis.report import Report, evaluation_report
+from dsparkref.analysis.report import ALL, Report, evaluation_report
 from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import load_drafter, load_target
 from dsparkref.draft.spec import HEADS
+from dsparkref.lab.figures import save_figure, suffix_decay_figure
 from dsparkref.lab.tables import report_tables
 from dsparkref.shapes import problem
 from dsparkref.train.corpus import DOMAINS, answer_is_right, memory_positions
@@ -25,11 +28,13 @@ def run_evaluation(
     seed: int = 0,
     max_new_tokens: int = 128,
     json_file: Path | None = None,
+    figure_file: Path | None = None,
 ) -> Report:
     """Evaluate a target with its drafters; None takes all that tiny has."""
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        expected, got = "an existing folder", json_file.parent
-        raise problem("json", "lie in a folder", expected, got, "", FileNotFoundError)
+    for name, path in {"json": json_file, "figure": figure_file}.items():
+        if path is not None and not path.absolute().parent.is_dir():
+            expected, got = "an existing folder", path.parent
+            raise problem(name, "lie in a folder", expected, got, "", FileNotFoundError)
     target = load_target(target_source)
     names = tiny_drafters() if drafter_names is None else drafter_names
     drafters = {name: load_drafter(_source(name), target) for name in names}
@@ -55,7 +60,32 @@ def run_evaluation(
     if json_file is not None:
         files.write_json(json_file, report)
         console.print(f"numbers: {json_file}", soft_wrap=True)
+    if figure_file is not None:
+        save_figure(decay_figure(report), figure_file)
+        console.print(f"figure: {figure_file}", soft_wrap=True)
     return report
+
+
+def decay_figure(report: Report) -> Any:
+    """Return the suffix-decay figure of the drafters with the shortest block."""
+    curves = {
+        name: found[ALL]["conditional_acceptance"]
+        for name, found in report["decoding"].items()
+        if "conditional_acceptance" in found[ALL]
+    }
+    size = min(map(len, curves.values()))
+    shown = {
+        name: [math.nan if share is None else share for share in curve]
+        for name, curve in curves.items()
+        if len(curve) == size
+    }
+    prompts = sum(report["settings"]["prompts_per_domain"].values())
+    temperature = report["settings"]["temperature"]
+    note = (
+        f"tiny pair, {prompts} prompts of math, code and chat, real decoding at "
+        f"temperature {temperature:g}"
+    )
+    return suffix_decay_figure(shown, note=note)
 
 
 def tiny_drafters() -> list[str]:
