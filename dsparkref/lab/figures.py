@@ -142,7 +142,7 @@ def _label_ends(axes: Axes, curves: Curves) -> None:
     }
     lasts = {name: places[-1] for name, places in known.items() if places}
     ends = [curves[name][last - 1] for name, last in lasts.items()]
-    heights = spread(ends, LABEL_GAP * (high - low))
+    heights = spread(ends, LABEL_GAP * float(high - low))
     for name, end, height in zip(lasts, ends, heights, strict=True):
         colour = DRAFTER_COLOURS.get(name.split("-")[0], "#555555")
         axes.annotate(
