@@ -24,6 +24,7 @@ from dsparkref.decode.target import Target
 from dsparkref.shapes import check_known, problem
 from dsparkref.train.corpus import (
     DOMAINS,
+    EVALUATION_SEED,
     build_tokenizer,
     evaluation_examples,
     training_examples,
@@ -233,17 +234,23 @@ def _description(data: Path, scale: str, seed: int) -> str:
         "| file | how made | bytes | sha256 (first 16) |",
         "| --- | --- | --- | --- |",
     ]
-    folders = (data / "tiny", data / "eval")
-    for path in sorted(p for folder in folders for p in folder.rglob("*.*")):
+    for path in sorted(data.rglob("*.*")):
+        if path.parent == data:  # this description itself
+            continue
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()[:16]
         name = path.relative_to(data)
-        made = HOW.get(name.parts[1], "`evaluation_examples`, seed 2026")
+        made = next(how for part, how in HOW.items() if part in name.parts)
         lines.append(f"| `{name.as_posix()}` | {made} | {len(content)} | `{digest}` |")
     return "\n".join(lines) + "\n"
 
 
-HOW = {"target": "`train target`", "drafters": "`train drafter`"}
+HOW = {
+    "target": "`train target`",
+    "drafters": "`train drafter`",
+    "eval": f"`evaluation_examples`, seed {EVALUATION_SEED}",
+    "figures": "`evaluate --figure`",
+}
 
 
 def _seeded_config(config: TrainConfig, seed: int) -> TrainConfig:
