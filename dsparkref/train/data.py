@@ -107,6 +107,11 @@ class BatchOrder:
         self.batches_per_epoch = len(lengths) // batch_size
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
+    @classmethod
+    def of(cls, samples: Dataset, batch_size: int, seed: int) -> "BatchOrder":
+        """Return the order of tokenised samples."""
+        return cls([len(ids) for ids in samples["input_ids"]], batch_size, seed)
+
     def batch(self, step: int) -> list[int]:
         """Return the sample indices of one step."""
         epoch, place = divmod(step, self.batches_per_epoch)

@@ -72,61 +72,76 @@ def train_drafter(
     The target runs frozen beside it: its tapped features are the drafter's context,
     its logits the law to match. A batch without an eligible anchor has loss 0.
     """
-    recipe = recipe or Recipe()
-    order = BatchOrder(
-        [len(ids) for ids in samples["input_ids"]], config.batch_size, config.seed
+    step_loss = DrafterStep(target, drafter, samples, config, recipe or Recipe())
+    module = TrainingForward(drafter)
+    return run_training(
+        module, step_loss, config, folder=folder, title=drafter.head_type
     )
-    pad = target.tokenizer.pad_token_id
 
-    def step_loss(
-        model: nn.Module, step: int, accelerator: Accelerator
+
+class DrafterStep:
+    """One step: sequences and anchors, the target's view of them, blocks, loss."""
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter,
+        samples: Dataset,
+        config: TrainConfig,
+        recipe: Recipe,
+    ) -> None:
+        self.target, self.drafter, self.samples = target, drafter, samples
+        self.config, self.recipe = config, recipe
+        self.order = BatchOrder.of(samples, config.batch_size, config.seed)
+
+    def __call__(
+        self, model: nn.Module, step: int, accelerator: Accelerator
     ) -> tuple[Tensor, Metrics]:
-        rows = order.batch(step)
-        batch = collate([samples[row] for row in rows], pad)
-        # Anchors are drawn for the whole step, then shared out with its sequences.
-        anchors, keep = sample_anchors(
-            batch.loss_mask, recipe.num_anchors, generator=seeded(config.seed, step, 1)
-        )
-        places = list(range(len(rows)))
-        with accelerator.split_between_processes(places) as mine:
-            batch = Batch(*(tensor[mine] for tensor in vars(batch).values()))
-            batch = batch.to(target.device)
-            anchors, keep = (
-                anchors[mine].to(target.device),
-                keep[mine].to(target.device),
-            )
+        """Return this process's loss, and what to show."""
+        batch, anchors, keep = self.draw(step, accelerator)
         with torch.no_grad():
-            teacher = target.forward(
+            teacher = self.target.forward(
                 batch.input_ids,
-                drafter.spec.target_layer_ids,
+                self.drafter.spec.target_layer_ids,
                 attention_mask=batch.attention_mask,
             )
         output = model(batch.input_ids, teacher.hidden, anchors)
-        size = drafter.block_size
+        size = self.drafter.block_size
         supervised = supervised_positions(batch.loss_mask, anchors, size, keep)
         aligned = aligned_target_logits(teacher.logits, anchors, size)
         terms = block_loss(
             output,
             aligned,
             supervised,
-            weights=recipe.weights,
-            loss_decay=recipe.loss_decay,
-            base_weight=recipe.base_weight(step, config.steps),
+            weights=self.recipe.weights,
+            loss_decay=self.recipe.loss_decay,
+            base_weight=self.recipe.base_weight(step, self.config.steps),
         )
-        share = _share(supervised, recipe.loss_decay, accelerator)
+        share = _share(supervised, self.recipe.loss_decay, accelerator)
         accepted = _accepted_length(output.draft_logits.detach(), aligned, supervised)
-        return terms.total * share, {
-            "loss": terms.total.item(),
-            "ce": terms.ce.item(),
-            "tv": terms.tv.item(),
-            "confidence": terms.confidence.item(),
-            "accepted_length": accepted,
-        }
+        shown = {name: value.item() for name, value in vars(terms).items()}
+        shown["loss"] = shown.pop("total")
+        return terms.total * share, shown | {"accepted_length": accepted}
 
-    module = TrainingForward(drafter)
-    return run_training(
-        module, step_loss, config, folder=folder, title=drafter.head_type
-    )
+    def draw(self, step: int, accelerator: Accelerator) -> tuple[Batch, Tensor, Tensor]:
+        """Return this process's share of a step: sequences, anchors, which to keep.
+
+        Anchors are drawn for the whole step and then shared out with its sequences,
+        so that the number of processes changes nothing.
+        """
+        rows = [self.samples[row] for row in self.order.batch(step)]
+        batch = collate(rows, self.target.tokenizer.pad_token_id)
+        anchors, keep = sample_anchors(
+            batch.loss_mask,
+            self.recipe.num_anchors,
+            generator=seeded(self.config.seed, step, 1),
+        )
+        with accelerator.split_between_processes(list(range(len(rows)))) as mine:
+            tensors = [
+                tensor[mine] for tensor in (*vars(batch).values(), anchors, keep)
+            ]
+        *parts, anchors, keep = [tensor.to(self.target.device) for tensor in tensors]
+        return Batch(*parts), anchors, keep
 
 
 def _share(

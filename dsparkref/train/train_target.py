@@ -62,9 +62,7 @@ def train_target(
     The loss is the next-token cross entropy of all real tokens, the prompt's too:
     the prompts are of the same language, and every token teaches.
     """
-    order = BatchOrder(
-        [len(ids) for ids in samples["input_ids"]], config.batch_size, config.seed
-    )
+    order = BatchOrder.of(samples, config.batch_size, config.seed)
     pad = target.tokenizer.pad_token_id
 
     def step_loss(
