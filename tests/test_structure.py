@@ -249,18 +249,17 @@ def test_shape_checks_can_be_switched_off(no_shape_checks: None) -> None:
 
 # The one package index that may be named is PyTorch's, for its CPU build.
 INDEX = "https://download.pytorch.org/whl/cpu"
-REGISTRIES = re.compile(
-    r"\b(?:pypi|pythonhosted|anaconda|npmjs|crates|rubygems|conda)\.(?:org|com|io|net)\b"
-    r"|\b(?:deb|security)\.debian\.org|\b(?:archive|security)\.ubuntu\.com",
-    re.I,
-)
+# Every other host is a place that somebody reads, not one that a program fetches from.
+HOSTS = {"download.pytorch.org", "arxiv.org", "github.com", "example.org"}
+HOST = re.compile(r"https?://([\w.-]+\w)")
 INDEX_OPTION = re.compile(r"--(?:extra-)?index-url[ =]+([^\s`\"')]+)")
 # A folder of somebody's own machine, as outputs of notebooks like to hold.
-OWN_FOLDER = re.compile(r"(?<![\w.}/])/(?:root|home|Users|work|opt)/[\w.]+")
+OWN_FOLDER = re.compile(r"(?<![\w.}/])/(?:root|home|Users|opt)/[\w.]+")
 
 
 def forbidden_names(text: str) -> list[str]:
-    found = REGISTRIES.findall(text) + OWN_FOLDER.findall(text)
+    found = [host for host in HOST.findall(text) if host not in HOSTS]
+    found += OWN_FOLDER.findall(text)
     urls = [url for url in INDEX_OPTION.findall(text) if "//" in url]
     urls += re.findall(r"https?://download\.pytorch\.org\S*?(?=[\s`\"')]|$)", text)
     return found + [url for url in urls if url.rstrip("/.,") != INDEX]
@@ -268,12 +267,16 @@ def forbidden_names(text: str) -> list[str]:
 
 def test_forbidden_names_are_found() -> None:
     # "~" stands for nothing: this file is searched, too.
-    bad = ["https://py~pi.org/simple", "saved in /ho~me/ada/x", "/ro~ot/.cache"]
-    bad += ["pip install --index~-url https://example.org/simple torch"]
-    bad += ["pip install --extra-index~-url=https://example.org/simple torch"]
-    bad += ["from https://download.py~torch.org/whl/cu126 it"]
+    bad = [
+        "https~://index.example.com/simple",
+        "saved in /ho~me/ada/x",
+        "/ro~ot/.cache",
+    ]
+    bad += ["pip install --index~-url https~://example.org/simple torch"]
+    bad += ["pip install --extra-index~-url=https~://example.org/simple torch"]
+    bad += ["from https~://download.pytorch.org/whl/cu126 it"]
     assert [text for text in bad if not forbidden_names(text.replace("~", ""))] == []
-    fine = [f"pip install torch --extra-index-url {INDEX}", "/usr/bin/env", "a/work/b"]
+    fine = [f"pip install torch --extra-index-url {INDEX}", "/usr/bin/env", "a/opt/b"]
     fine += ["--extra-index-url $(TORCH_INDEX)", "https://arxiv.org/abs/1"]
     assert [text for text in fine if forbidden_names(text)] == []
 
