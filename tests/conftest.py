@@ -21,7 +21,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "agg")
 workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 threads = max(1, (os.cpu_count() or 1) // workers)
-threads = int(os.environ.setdefault("OMP_NUM_THREADS", str(threads)))
+os.environ.setdefault("OMP_NUM_THREADS", str(threads))
 
 import torch  # noqa: E402
 

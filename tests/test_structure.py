@@ -240,7 +240,7 @@ def test_shape_checks_are_on() -> None:
 def test_shape_checks_can_be_switched_off(no_shape_checks: None) -> None:
     import dsparkref
 
-    with pytest.raises((TypeError, ValueError, AttributeError)) as caught:
+    with pytest.raises(TypeError, match="confidence must be a tensor") as caught:
         dsparkref.survival("not a tensor")
     assert not isinstance(caught.value, jaxtyping.TypeCheckError)
 

@@ -16,6 +16,7 @@ from dsparkref.decode.request import Prompt, Request, as_row, make_request
 from dsparkref.decode.target import Session, Target
 from dsparkref.records import CycleTrace, Generation, Proposal
 from dsparkref.shapes import check_known, check_range, check_shape, problem
+from dsparkref.verify.inputs import check_ids
 from dsparkref.verify.rejection import VERIFIERS
 from dsparkref.verify.sampling import as_generator, draw_uniforms, probabilities, sample
 from dsparkref.verify.scheduler import Policy
@@ -154,6 +155,9 @@ class Decoding:
         generator: torch.Generator | int | None,
     ) -> None:
         check_known("verifier", verifier, tuple(VERIFIERS))
+        check_offers("drafter", drafter, "block_size", "propose")
+        if policy is not None:
+            check_offers("policy", policy, "start", "verify_lengths")
         self.target, self.drafter, self.request = target, drafter, request
         self.sampler = Sampler(temperature, top_k, top_p, generator)
         self.policy = None if policy is None else policy.start()
@@ -237,6 +241,7 @@ class Decoding:
         size, vocab = self.drafter.block_size, self.target.vocab_size
         check_shape("proposal.tokens", proposal.tokens, "B K", B=1, K=size)
         check_shape("proposal.p_draft", proposal.p_draft, "B K V", B=1, K=size, V=vocab)
+        check_ids(proposal.tokens, proposal.p_draft.shape)
         drawn = proposal.p_draft.gather(-1, proposal.tokens[..., None])
         if not (drawn > 0).all():
             hint = "Draft and verifier must use the same tensor."
@@ -282,6 +287,15 @@ class Features:
         if self.cache is None:
             hidden = torch.cat([self._rows, hidden], dim=1)
         self._rows = hidden
+
+
+def check_offers(name: str, value: Any, *members: str) -> None:
+    """Check that an object of the caller's has what the loop calls."""
+    lacking = [member for member in members if not hasattr(value, member)]
+    if lacking:
+        got = f"{type(value).__name__} without {', '.join(lacking)}"
+        rule, expected = f"be a {name}", " and ".join(members)
+        raise problem(name, rule, expected, got, error=TypeError)
 
 
 def without_tensors(trace: CycleTrace) -> CycleTrace:

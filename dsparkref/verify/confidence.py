@@ -29,7 +29,7 @@ def survival(confidence: Float[Tensor, "*rows K"]) -> Float[Tensor, "*rows K"]:
     >>> survival(torch.tensor([0.9, 0.8, 0.5]))
     tensor([0.9000, 0.7200, 0.3600])
     """
-    confidence = widen(confidence)
+    confidence = widen(confidence, "confidence")
     outside = ~((confidence >= 0) & (confidence <= 1))  # NaN is outside too
     if outside.any():
         got = confidence[outside][0].item()

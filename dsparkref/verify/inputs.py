@@ -9,13 +9,28 @@ from torch import Tensor
 from dsparkref.shapes import check_probs, check_range, check_shape, problem
 
 
-def widen(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def widen(
+    tensor: Float[Tensor, "*shape"], name: str = "input"
+) -> Float[Tensor, "*shape"]:
     """Raise half precision to float32; leave float32 and float64 as they are.
 
     >>> widen(torch.tensor([0.5], dtype=torch.bfloat16)).dtype
     torch.float32
     """
+    check_tensor(name, tensor)
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def check_tensor(name: str, value: object) -> None:
+    """Check that a value is a tensor.
+
+    >>> check_tensor("tokens", [3, 4])
+    Traceback (most recent call last):
+    TypeError: tokens must be a tensor: expected a tensor, got list.
+    """
+    if not isinstance(value, Tensor):
+        got = type(value).__name__
+        raise problem(name, "be a tensor", "a tensor", got, error=TypeError)
 
 
 def check_uniforms(name: str, uniforms: Tensor, shape: Sequence[int]) -> None:
@@ -41,6 +56,7 @@ def check_ids(tokens: Tensor, laws: Sequence[int]) -> None:
     Traceback (most recent call last):
     ValueError: tokens must lie in the vocabulary: expected 0..4, got 5.
     """
+    check_tensor("tokens", tokens)
     *rows, vocab = laws
     if list(tokens.shape) != rows:
         raise problem("tokens", "have one id for each law", rows, list(tokens.shape))
@@ -60,6 +76,7 @@ def check_laws(p_target: Tensor, p_draft: Tensor) -> tuple[Tensor, Tensor]:
     ValueError: p_draft must cover the target's vocabulary: expected V = 6, got V = 5. \
 A reduced draft vocabulary is scattered into it, 0 elsewhere.
     """
+    p_target, p_draft = widen(p_target, "p_target"), widen(p_draft, "p_draft")
     wanted, found = p_target.shape[-1], p_draft.shape[-1]
     if wanted != found:
         rule = "cover the target's vocabulary"
@@ -68,7 +85,6 @@ A reduced draft vocabulary is scattered into it, 0 elsewhere.
     if p_target.shape != p_draft.shape:
         expected, got = list(p_target.shape), list(p_draft.shape)
         raise problem("p_draft", "have the shape of p_target", expected, got)
-    p_target, p_draft = widen(p_target), widen(p_draft)
     check_probs("p_target", p_target)
     check_probs("p_draft", p_draft)
     return p_target, p_draft

@@ -57,7 +57,7 @@ def probabilities(
         check_range("top_k", top_k, 1, integer=True)
     if top_p is not None:
         check_range("top_p", top_p, 0.0, 1.0, open_low=True)
-    logits = widen(logits)
+    logits = widen(logits, name)
     check_logits(name, logits)
     if temperature == 0:
         greedy = logits.argmax(dim=-1)  # [...], the first of equals
@@ -96,7 +96,7 @@ def sample(
     Differs: released code calls torch.multinomial, which consumes a number of
     draws that nobody can set by hand or enumerate.
     """
-    probs = widen(probs)
+    probs = widen(probs, "probs")
     check_probs("probs", probs)
     check_uniforms("uniforms", uniforms, probs.shape[:-1])
     # A parallel cumsum may give an id of probability 0 another rounding than its

@@ -91,6 +91,15 @@ def test_bad_requests(options, error, pattern, target, drafter, no_shape_checks)
     assert calls == []
 
 
+@pytest.mark.parametrize("value", [None, 3, "markov"])
+def test_a_drafter_or_policy_that_is_none(value, target, drafter, no_shape_checks):
+    with pytest.raises(TypeError, match=r"drafter must be a drafter: .* without"):
+        generate(target, value, [1, 2], max_new_tokens=2)
+    if value is not None:
+        with pytest.raises(TypeError, match=r"policy must be a policy: .* without"):
+            generate(target, drafter, [1, 2], max_new_tokens=2, policy=value)
+
+
 @pytest.mark.parametrize(("options", "error", "pattern"), SPECULATIVE)
 def test_bad_verifiers(options, error, pattern, target, drafter, no_shape_checks):
     for call in (generate, decode_cycles):
