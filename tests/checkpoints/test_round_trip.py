@@ -1,8 +1,18 @@
 """What is saved is what is loaded, to the bit; and a save is whole or not there."""
 
+import json
+
 import pytest
 import torch
-from tiny_models import HEADS, random_ids, shaken, tiny_drafter, tiny_target
+from safetensors.torch import load_file, save_file
+from tiny_models import (
+    GOLDEN,
+    HEADS,
+    random_ids,
+    shaken,
+    tiny_drafter,
+    tiny_target,
+)
 
 from dsparkref import autoregressive, load_drafter, load_target, save_drafter
 from dsparkref.checkpoints import io
@@ -136,3 +146,20 @@ def test_target_with_and_without_tied_embedding(tied, tmp_path):
     drafter = tiny_drafter(loaded)
     hidden = torch.ones(24)
     assert (drafter.unembed(hidden) - loaded.lm_head @ hidden).abs().max() < 1e-5
+
+
+def test_a_drafter_with_tied_embeddings_unembeds_with_its_own(tmp_path):
+    """transformers leaves a tied LM head out of the file: it is the embedding."""
+    source = GOLDEN / "deepspec_vanilla"
+    target = load_target(source / "target")
+    weights = load_file(source / "drafter" / "model.safetensors")
+    del weights["lm_head.weight"]
+    save_file(weights, tmp_path / "model.safetensors")
+    config = json.loads((source / "drafter" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"tie_word_embeddings": True})
+    )
+    drafter = load_drafter(tmp_path, target)
+    hidden = torch.randn(1, 3, 32, generator=torch.Generator().manual_seed(0))
+    expected = hidden @ weights["embed_tokens.weight"].T
+    assert torch.allclose(drafter.unembed(hidden), expected, atol=1e-5)
