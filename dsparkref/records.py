@@ -109,7 +109,7 @@ class CycleTrace:
     p_draft: Tensor | None = None
     # [verify_len + 1, V]
     p_target: Tensor | None = None
-    # [K + 1], in [0, 1)
+    # [verify_len + 1], in [0, 1)
     uniforms: Tensor | None = None
     verdict: Verdict | None = None
 

@@ -165,12 +165,7 @@ def new_drafter(
     )
     check_fit(spec, target)
     drafter = Drafter(spec, target.embedding, target.lm_head)
-    with torch.no_grad():
-        for parameter in drafter.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(std=0.02, generator=generator)
-            elif "norm" not in _name_of(drafter, parameter):
-                parameter.zero_()
+    _randomise(drafter, generator)
     return drafter.to(device=target.device, dtype=target.dtype)
 
 
@@ -278,8 +273,14 @@ def _mask_token_id(target: Target) -> int:
     return found
 
 
-def _name_of(drafter: Drafter, wanted: Tensor) -> str:
-    return next(name for name, p in drafter.named_parameters() if p is wanted)
+@torch.no_grad()
+def _randomise(drafter: Drafter, generator: torch.Generator | None) -> None:
+    """Draw matrices, clear biases, leave norms at one."""
+    for name, parameter in drafter.named_parameters():
+        if parameter.dim() > 1:
+            parameter.normal_(std=0.02, generator=generator)
+        elif name.endswith("bias"):
+            parameter.zero_()
 
 
 def _resolve_device(device: str | torch.device) -> torch.device:

@@ -167,9 +167,10 @@ class Decoding:
         if spec is not None and spec.vocab_size != target.vocab_size:
             rule, expected = "fit the target", f"vocabulary {target.vocab_size}"
             raise problem("drafter", rule, expected, spec.vocab_size)
-        if spec is not None and drafter.device != target.device:
+        device = getattr(drafter, "device", target.device)  # a scripted one has none
+        if device != target.device:
             rule = "be on the target's device"
-            raise problem("drafter", rule, target.device, drafter.device)
+            raise problem("drafter", rule, target.device, device)
 
     def cycles(self, keep_tensors: bool = False) -> Iterator[CycleTrace]:
         """Prefill, then yield cycles until a stop token or the cap."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -259,17 +259,3 @@ def read_exchanges(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as file:
         for line in file:
             yield json.loads(line)
-
-
-def perplexity_terms(
-    logits: Float[Tensor, "B S V"], batch: Batch
-) -> tuple[Tensor, Tensor]:
-    """Return the summed negative log-likelihood of the reply tokens, and their count.
-
-    Row s of the logits is the law of token s+1.
-    """
-    log_probs = logits[:, :-1].float().log_softmax(dim=-1)
-    labels = batch.input_ids[:, 1:]
-    mask = batch.loss_mask[:, 1:]
-    picked = log_probs.gather(-1, labels[..., None]).squeeze(-1)  # [B, S-1]
-    return -(picked * mask).sum(), mask.sum()

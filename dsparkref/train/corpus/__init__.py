@@ -10,8 +10,9 @@ import hashlib
 import random
 from dataclasses import dataclass
 
-from . import arithmetic, chat, coding
-from .tokenizer import build_tokenizer, memory_positions
+from dsparkref.shapes import problem
+from dsparkref.train.corpus import arithmetic, chat, coding
+from dsparkref.train.corpus.tokenizer import build_tokenizer, memory_positions
 
 __all__ = [
     "DOMAINS", "Example", "answer_is_right", "build_tokenizer", "evaluation_examples",
@@ -52,10 +53,8 @@ def is_held_out(prompt: str) -> bool:
 def check_domain(domain: str) -> None:
     """Raise ValueError unless the domain is one of DOMAINS."""
     if domain not in SOURCES:
-        raise ValueError(
-            f"domain must name a part of the corpus: expected one of {DOMAINS}, "
-            f"got {domain!r}. See dsparkref.train.corpus.DOMAINS."
-        )
+        rule, expected = "name a part of the corpus", f"one of {DOMAINS}"
+        raise problem("domain", rule, expected, repr(domain))
 
 
 def one_example(domain: str, rng: random.Random, held_out: bool) -> Example:
@@ -102,10 +101,8 @@ def evaluation_examples(domain: str, count: int = 120) -> list[Example]:
         example = one_example(domain, rng, held_out=True)
         chosen.setdefault(example.prompt, example)
     else:
-        raise ValueError(
-            f"count must leave enough different prompts: expected at most "
-            f"{len(chosen)} for {domain!r}, got {count}. Ask for fewer."
-        )
+        expected = f"at most {len(chosen)} for {domain!r}"
+        raise problem("count", "leave enough different prompts", expected, count)
     return list(chosen.values())
 
 

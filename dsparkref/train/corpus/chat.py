@@ -15,7 +15,7 @@ import re
 from itertools import pairwise
 from string import Formatter
 
-from .phrases import (
+from dsparkref.train.corpus.phrases import (
     CHOICES,
     ENDING_OF,
     GREETINGS,

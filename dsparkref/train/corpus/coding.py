@@ -7,8 +7,8 @@ is less certain than a sum and more certain than a chat.
 
 import random
 
-from .sandbox import satisfies
-from .tasks import INPUTS, TASKS, Task
+from dsparkref.train.corpus.sandbox import satisfies
+from dsparkref.train.corpus.tasks import INPUTS, TASKS, Task
 
 LOCALS = ("result", "total", "out", "answer")
 LOOPS = ("i", "item", "v")

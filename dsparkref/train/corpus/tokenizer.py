@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from .phrases import MEMORY_TRIPLES, OPENINGS, VOCABULARY
+from dsparkref.shapes import problem
+from dsparkref.train.corpus.phrases import MEMORY_TRIPLES, OPENINGS, VOCABULARY
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
 
@@ -69,11 +70,9 @@ def build_tokenizer(
     tokenizer.train_from_iterator(texts, trainer)
     split = [w for w in whole_words() if len(tokenizer.encode(w).ids) > 1]
     if split:
-        raise ValueError(
-            f"vocab_size must make each chat word one token: expected more than "
-            f"{vocab_size}, got {len(split)} split words such as {split[0]!r}. "
-            f"1024 is enough."
-        )
+        rule, expected = "make each chat word one token", f"more than {vocab_size}"
+        got = f"{len(split)} split words such as {split[0]!r}"
+        raise problem("vocab_size", rule, expected, got, "1024 is enough.")
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
