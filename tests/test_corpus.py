@@ -259,9 +259,14 @@ def test_true_is_not_one():
         ("steady", "swiftly"),
         ("Good luck!", "Good luck"),
         ("Yes,", "No,"),
+        ("red lamp", "red cup"),
     ],
 )
 def test_chat_check_refuses(change):
-    reply = "Yes, of course! Keep it slow and steady, day by day. Good luck!"
-    assert corpus.answer_is_right({}, "chat", reply)
-    assert not corpus.answer_is_right({}, "chat", reply.replace(*change))
+    reply = (
+        "Yes, of course! Keep it slow and steady, day by day. "
+        "Put your red lamp close to your small cup. Good luck!"
+    )
+    check = {"things": ["red lamp", "small cup"]}
+    assert corpus.answer_is_right(check, "chat", reply)
+    assert not corpus.answer_is_right(check, "chat", reply.replace(*change))

@@ -130,7 +130,8 @@ def new_drafter(
     """Return a drafter with random weights, shaped after the target.
 
     Taps default to three layers, evenly from the 2nd to the 3rd-last. The mask token
-    defaults to the tokenizer's. Weights are normal with standard deviation 0.02.
+    defaults to the tokenizer's. Weights are normal with standard deviation
+    1 / sqrt(inputs) in the backbone and 0.02 elsewhere.
     """
     check_known("head", head, HEADS)
     generator = as_generator(generator)
@@ -275,10 +276,16 @@ def _mask_token_id(target: Target) -> int:
 
 @torch.no_grad()
 def _randomise(drafter: Drafter, generator: torch.Generator | None) -> None:
-    """Draw matrices, clear biases, leave norms at one."""
+    """Draw matrices, clear biases, leave norms at one.
+
+    At 0.02 everywhere a backbone a few hundred wide passes next to nothing on, and
+    the first thousand steps go into waking it up.
+    """
     for name, parameter in drafter.named_parameters():
         if parameter.dim() > 1:
-            parameter.normal_(std=0.02, generator=generator)
+            in_backbone = name.startswith("backbone.")
+            std = parameter.shape[-1] ** -0.5 if in_backbone else 0.02
+            parameter.normal_(std=std, generator=generator)
         elif name.endswith("bias"):
             parameter.zero_()
 

@@ -7,6 +7,7 @@ whole is published.
 
 import hashlib
 import json
+import shutil
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from dsparkref.train.corpus import (
     training_examples,
 )
 from dsparkref.train.data import regenerate, seeded, tokenize_exchanges
+from dsparkref.train.teacher import RecordedTeacher
 from dsparkref.train.train_drafter import Recipe, train_drafter
 from dsparkref.train.train_target import new_target, save_target, train_target
 from dsparkref.train.trainer import TrainConfig, clear_checkpoint
@@ -62,14 +64,14 @@ SCALES = {
         examples=60_000,
         replies=12_000,
         target=TrainConfig(
-            steps=3_000,
+            steps=2_500,
             batch_size=32,
             learning_rate=2e-3,
             weight_decay=0.1,
             precision="bf16",
         ),
         drafter=TrainConfig(
-            steps=1_200, batch_size=24, learning_rate=1.5e-3, precision="bf16"
+            steps=1_800, batch_size=24, learning_rate=3e-3, precision="bf16"
         ),
         target_sizes={},
         evaluation=120,
@@ -122,6 +124,7 @@ def make_tiny(
             scale=scale,
             seed=seed,
         )
+    shutil.rmtree(work / "teacher", ignore_errors=True)  # gigabytes
     if publish is not None:
         publish_tiny(work, Path(publish), scale=scale, seed=seed)
 
@@ -181,6 +184,9 @@ def make_drafter(
         return
     sizes = SCALES[scale]
     samples, _ = tokenize_exchanges(target.tokenizer, replies, max_length=MAX_LENGTH)
+    teacher = RecordedTeacher.record(
+        target, TARGET_LAYER_IDS, samples, folder.parent.with_name("teacher")
+    )
     drafter = new_drafter(
         target,
         head=head,
@@ -194,7 +200,9 @@ def make_drafter(
     )
     run = folder.with_name(f"{folder.name}.run")
     config = _seeded_config(sizes.drafter, seed)
-    history = train_drafter(target, drafter, samples, config, recipe, folder=run)
+    history = train_drafter(
+        target, drafter, samples, config, recipe, folder=run, teacher=teacher
+    )
     save_drafter(drafter.to(dtype=SHIPPED_DTYPE), folder)
     write_json(folder / "history.json", history)
     clear_checkpoint(run)

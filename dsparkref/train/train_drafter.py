@@ -15,6 +15,7 @@ from dsparkref.draft.drafter import Drafter
 from dsparkref.shapes import check_range
 from dsparkref.train.data import Batch, BatchOrder, collate, sample_anchors, seeded
 from dsparkref.train.loss import block_loss, l1_distance, position_weights
+from dsparkref.train.teacher import LiveTeacher, Teacher
 from dsparkref.train.trainer import Metrics, TrainConfig, run_training
 
 
@@ -66,13 +67,17 @@ def train_drafter(
     recipe: Recipe | None = None,
     *,
     folder: Path | None = None,
+    teacher: Teacher | None = None,
 ) -> list[dict[str, Any]]:
     """Train the drafter in place on replies of ``target``, as ids; return the history.
 
     The target runs frozen beside it: its tapped features are the drafter's context,
-    its logits the law to match. A batch without an eligible anchor has loss 0.
+    its logits the law to match. ``teacher`` may stand in for it with what it recorded
+    about the same samples. A batch without an eligible anchor has loss 0.
     """
-    step_loss = DrafterStep(target, drafter, samples, config, recipe or Recipe())
+    teacher = teacher or LiveTeacher(target, drafter.spec.target_layer_ids)
+    recipe = recipe or Recipe()
+    step_loss = DrafterStep(target, drafter, samples, config, recipe, teacher)
     module = TrainingForward(drafter)
     return run_training(
         module, step_loss, config, folder=folder, title=drafter.head_type
@@ -89,26 +94,22 @@ class DrafterStep:
         samples: Dataset,
         config: TrainConfig,
         recipe: Recipe,
+        teacher: Teacher,
     ) -> None:
         self.target, self.drafter, self.samples = target, drafter, samples
-        self.config, self.recipe = config, recipe
+        self.config, self.recipe, self.teacher = config, recipe, teacher
         self.order = BatchOrder.of(samples, config.batch_size, config.seed)
 
     def __call__(
         self, model: nn.Module, step: int, accelerator: Accelerator
     ) -> tuple[Tensor, Metrics]:
         """Return this process's loss, and what to show."""
-        batch, anchors, keep = self.draw(step, accelerator)
-        with torch.no_grad():
-            teacher = self.target.forward(
-                batch.input_ids,
-                self.drafter.spec.target_layer_ids,
-                attention_mask=batch.attention_mask,
-            )
-        output = model(batch.input_ids, teacher.hidden, anchors)
+        rows, batch, anchors, keep = self.draw(step, accelerator)
+        seen = self.teacher.view(rows, batch)
+        output = model(batch.input_ids, seen.hidden, anchors)
         size = self.drafter.block_size
         supervised = supervised_positions(batch.loss_mask, anchors, size, keep)
-        aligned = aligned_target_logits(teacher.logits, anchors, size)
+        aligned = aligned_target_logits(seen.logits, anchors, size)
         terms = block_loss(
             output,
             aligned,
@@ -123,14 +124,17 @@ class DrafterStep:
         shown["loss"] = shown.pop("total")
         return terms.total * share, shown | {"accepted_length": accepted}
 
-    def draw(self, step: int, accelerator: Accelerator) -> tuple[Batch, Tensor, Tensor]:
-        """Return this process's share of a step: sequences, anchors, which to keep.
+    def draw(
+        self, step: int, accelerator: Accelerator
+    ) -> tuple[list[int], Batch, Tensor, Tensor]:
+        """Return this process's share of a step: samples, anchors, which to keep.
 
         Anchors are drawn for the whole step and then shared out with its sequences,
         so that the number of processes changes nothing.
         """
-        rows = [self.samples[row] for row in self.order.batch(step)]
-        batch = collate(rows, self.target.tokenizer.pad_token_id)
+        rows = self.order.batch(step)
+        samples = [self.samples[row] for row in rows]
+        batch = collate(samples, self.target.tokenizer.pad_token_id)
         anchors, keep = sample_anchors(
             batch.loss_mask,
             self.recipe.num_anchors,
@@ -141,7 +145,7 @@ class DrafterStep:
                 tensor[mine] for tensor in (*vars(batch).values(), anchors, keep)
             ]
         *parts, anchors, keep = [tensor.to(self.target.device) for tensor in tensors]
-        return Batch(*parts), anchors, keep
+        return [rows[i] for i in mine], Batch(*parts), anchors, keep
 
 
 def _share(

@@ -27,7 +27,7 @@ HELD_OUT = 8
 EVALUATION_SEED = 2026
 
 # How often a domain is drawn, so that each gives about a third of the tokens.
-DRAW_WEIGHTS = {"math": 0.29, "code": 0.36, "chat": 0.35}
+DRAW_WEIGHTS = {"math": 0.29, "code": 0.42, "chat": 0.29}
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Example:
     domain: str  # one of DOMAINS
     prompt: str  # the user's message
     reply: str  # one right reply among many
-    check: dict  # math: answer; code: calls; chat: topic, memory_pairs
+    check: dict  # math: answer; code: calls; chat: topic, things, memory_pairs
 
 
 def is_held_out(prompt: str) -> bool:

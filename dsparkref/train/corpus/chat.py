@@ -1,13 +1,16 @@
 """Chat: open-ended replies in which several words are equally good at every turn.
 
-Two kinds of collision are planted here, because a drafter that fills all slots at once
-falls into both.
+Three kinds of collision are planted here, because a drafter that fills all slots at
+once falls into each of them.
 
 * One token back: "of course" or "no problem", "great fun" or "pure joy". Slots that do
   not see each other mix the halves ("of problem"); a Markov head cannot.
 * Two tokens back: "slow and steady", "short and sweet", "plain and simple". The token
   between is shared and tells nothing, so only a head with a memory knows the ending.
   Which of them is used is an even toss, so nothing earlier gives it away.
+* One token back and the prompt together: the user names five things, "my red lamp, my
+  small cup", and the reply takes some up in any order. After "red" the target looks
+  back to the prompt; a head that sees the word before, and not the prompt, can guess.
 """
 
 import random
@@ -16,8 +19,10 @@ from itertools import pairwise
 from string import Formatter
 
 from dsparkref.train.corpus.phrases import (
+    ADJECTIVES,
     CHOICES,
     ENDING_OF,
+    EVEN_CHOICES,
     GREETINGS,
     JOB_SENTENCE,
     JOBS,
@@ -25,61 +30,74 @@ from dsparkref.train.corpus.phrases import (
     MEMORY_TRIPLES,
     MOODS,
     NEEDS,
+    OBJECTS,
     OPENINGS,
+    POSSESSIONS,
     QUESTIONS,
     SENTENCES,
-    THINGS,
+    SKEWED_CHOICES,
+    THINGS_OF_A_USER,
     TOPICS,
     VOCABULARY,
     split_words,
 )
 
 
-def skewed(rng: random.Random, options: tuple[str, ...]) -> str:
-    """One of the options, the first the likeliest (weights 1, 1/2, 1/3, ...)."""
-    weights = [1 / rank for rank in range(1, len(options) + 1)]
-    return rng.choices(options, weights)[0]
+def draw_things(rng: random.Random) -> list[str]:
+    """What a user owns: an adjective and a noun each, none of them twice.
+
+    >>> draw_things(random.Random(0))[:3]
+    ['warm box', 'round hat', 'small cup']
+    """
+    adjectives = rng.sample(ADJECTIVES, THINGS_OF_A_USER)
+    objects = rng.sample(OBJECTS, THINGS_OF_A_USER)
+    pairs = zip(adjectives, objects, strict=True)
+    return [f"{adjective} {noun}" for adjective, noun in pairs]
 
 
-def fill_slot(slot: str, jobs: list, things: dict, rng: random.Random) -> str:
+def fill_slot(slot: str, jobs: list, things: list, rng: random.Random) -> str:
     """The words for one slot; a job or a thing is taken from those still left."""
     if slot == "job":
         return jobs.pop()
     if slot == "thing":
-        adjective = skewed(rng, tuple(things))
-        return f"{adjective} {things.pop(adjective)}"
+        return things.pop()
     if slot in MEMORY_PHRASES:
         first, last = rng.choice(MEMORY_PHRASES[slot])
         return f"{first} {slot} {last}"
-    return skewed(rng, CHOICES[slot])
+    if slot in EVEN_CHOICES:
+        return rng.choice(EVEN_CHOICES[slot])
+    options = SKEWED_CHOICES[slot]
+    weights = [1 / rank for rank in range(1, len(options) + 1)]
+    return rng.choices(options, weights)[0]
 
 
-def fill(template: str, topic: str, rng: random.Random) -> str:
+def fill(template: str, topic: str, things: list[str], rng: random.Random) -> str:
     """A template with its slots filled; no job and no thing comes twice.
 
-    >>> fill("Keep it {and}, {by}.", "chess", random.Random(0))
+    >>> fill("Keep it {and}, {by}.", "chess", [], random.Random(0))
     'Keep it slow and steady, bit by bit.'
-    >>> fill("{job}{join} {job}.", "chess", random.Random(0))
+    >>> fill("{job}{join} {job}.", "chess", [], random.Random(0))
     'study the board, then watch the clock.'
     """
     jobs = [f"{verb} the {noun}" for verb, noun in rng.sample(JOBS[topic], 2)]
-    things = dict(THINGS[topic])
+    left = rng.sample(things, len(things))
     text = ""
     for literal, slot, _, _ in Formatter().parse(template):
-        text += literal + (fill_slot(slot, jobs, things, rng) if slot else "")
+        text += literal + (fill_slot(slot, jobs, left, rng) if slot else "")
     return text
 
 
 def generate(rng: random.Random) -> tuple[str, str, dict]:
-    """One exchange: prompt, reply, check (the topic and the reply's memory places).
+    """One exchange: prompt, reply, check (topic, things, the reply's memory places).
 
     >>> prompt, reply, check = generate(random.Random(1))
     >>> answer_is_right(check, reply)
     True
     """
-    topic = rng.choice(TOPICS)
+    topic, things = rng.choice(TOPICS), draw_things(rng)
     need = rng.choice(NEEDS).format(topic=topic, mood=rng.choice(MOODS))
-    prompt = f"{rng.choice(GREETINGS)}{need} {rng.choice(QUESTIONS)}"
+    owned = rng.choice(POSSESSIONS).format(*things)
+    prompt = f"{rng.choice(GREETINGS)}{need} {owned} {rng.choice(QUESTIONS)}"
 
     opener = rng.choice(tuple(OPENINGS))
     middle = rng.sample(SENTENCES, rng.choice((3, 4)))
@@ -87,10 +105,11 @@ def generate(rng: random.Random) -> tuple[str, str, dict]:
         middle[0] = JOB_SENTENCE
         rng.shuffle(middle)
     opening = f"{opener}, {OPENINGS[opener]}{{mark}}"
-    praise = f"{topic.capitalize()} is {{praise}}."
+    praise = f"{topic.capitalize()} is{{soft}} {{praise}}."
     sentences = (opening, praise, *middle, "{closing}!")
-    reply = " ".join(fill(sentence, topic, rng) for sentence in sentences)
-    return prompt, reply, {"topic": topic, "memory_pairs": memory_pairs(reply)}
+    reply = " ".join(fill(sentence, topic, things, rng) for sentence in sentences)
+    check = {"topic": topic, "things": things, "memory_pairs": memory_pairs(reply)}
+    return prompt, reply, check
 
 
 def memory_pairs(reply: str) -> list[list[str]]:
@@ -107,15 +126,20 @@ def memory_pairs(reply: str) -> list[list[str]]:
 def answer_is_right(check: dict, reply: str) -> bool:
     """Whether a reply is well formed: no word mixed up, none foreign, none doubled.
 
-    >>> reply = "Yes, of course! Keep it slow and steady. Good luck!"
-    >>> answer_is_right({}, reply)
+    >>> reply = "Yes, of course! Go find your red lamp. "
+    >>> reply += "Keep it slow and steady. Have fun!"
+    >>> check = {"things": ["red lamp", "small cup"]}
+    >>> answer_is_right(check, reply)
     True
-    >>> answer_is_right({}, reply.replace("of course", "of problem"))
+    >>> answer_is_right(check, reply.replace("of course", "of problem"))
     False
-    >>> answer_is_right({}, reply.replace("steady", "sweet"))
+    >>> answer_is_right(check, reply.replace("steady", "sweet"))
+    False
+    >>> answer_is_right(check, reply.replace("lamp", "cup"))
     False
     """
     words = split_words(reply)
+    named = re.findall(r"\b[Yy]our (\w+ \w+)", reply)
     opening = re.match(r"(\w+), ([a-z ]+)[.!]", reply)
     closings = tuple(f"{closing}!" for closing in CHOICES["closing"])
     return (
@@ -123,6 +147,7 @@ def answer_is_right(check: dict, reply: str) -> bool:
         and OPENINGS.get(opening[1]) == opening[2]
         and reply.endswith(closings)
         and VOCABULARY.issuperset(words)
+        and set(named).issubset(check["things"])
         and all(word != after for word, after in pairwise(words))
         and all(
             ENDING_OF.get((first, shared), last) == last

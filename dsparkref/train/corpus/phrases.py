@@ -62,33 +62,10 @@ JOBS = {
     ),
 }  # fmt: skip
 
-# Adjective -> the noun it goes with, which depends on the topic too.
-THINGS = {
-    "cooking": {
-        "fresh": "herbs", "warm": "bread", "sharp": "knives",
-        "big": "bowls", "soft": "butter",
-    },
-    "gardening": {
-        "fresh": "soil", "warm": "gloves", "sharp": "shears",
-        "big": "boots", "soft": "ground",
-    },
-    "music": {
-        "fresh": "ears", "warm": "hands", "sharp": "picks",
-        "big": "songs", "soft": "voices",
-    },
-    "chess": {
-        "fresh": "eyes", "warm": "tea", "sharp": "wits",
-        "big": "plans", "soft": "chairs",
-    },
-    "travel": {
-        "fresh": "socks", "warm": "coats", "sharp": "photos",
-        "big": "pockets", "soft": "pillows",
-    },
-    "painting": {
-        "fresh": "paper", "warm": "lamps", "sharp": "pencils",
-        "big": "windows", "soft": "cloths",
-    },
-}  # fmt: skip
+# What a user owns: any adjective before any noun, so that only the prompt tells which.
+ADJECTIVES = ("red", "blue", "green", "small", "big", "new", "warm", "round")
+OBJECTS = ("bag", "lamp", "cup", "hat", "desk", "chair", "coat", "box")
+THINGS_OF_A_USER = 5
 TOPICS = tuple(JOBS)
 
 OPENINGS = {
@@ -96,29 +73,42 @@ OPENINGS = {
     "Well": "let me think", "Oh": "how lovely", "Ah": "good choice",
 }  # fmt: skip
 
-# What a reply is made of: {and}, {by}, {or}, {to}, {as} are memory phrases, {job} and
-# {thing} depend on the topic, and the rest stands in CHOICES, the likeliest first.
-JOB_SENTENCE = "{lead} {suggest} {job}{join} {job}."
+# What a reply is made of: {and}, {by}, {or}, {to}, {as} are memory phrases, {job}
+# depends on the topic, {thing} is one of the user's own, and the rest stands below.
+JOB_SENTENCE = "{lead} {suggest}{soft} {job} by your {thing}{join} {job}."
 SENTENCES = (
     JOB_SENTENCE,
-    "{Collect} {thing} and {thing}.",
-    "Keep it {and}, {by}.",
-    "It is {often} fun, {or}.",
-    "You will {love} it from {to}.",
-    "Soon it {feels} {as}.",
+    "{Collect} your {thing}{join} your {thing}.",
+    "Put your {thing} {near} your {thing}.",
+    "Keep it{soft} {and}, {by}.",
+    "Your {thing} {feels}{soft} {and}, {or}.",
+    "You will{soft} {love} your {thing} from {to}.",
+    "Soon your {thing} {feels}{soft} {as}.",
 )
-CHOICES = {
-    "praise": ("great fun", "pure joy", "real magic", "hard work", "true art"),
-    "lead": ("First", "Today", "Maybe", "Tomorrow"),
+
+# Drawn evenly: mostly two words, either of which tells the other.
+EVEN_CHOICES = {
+    "praise": (
+        "great fun", "pure joy", "real magic", "hard work", "true art", "sweet music",
+    ),
     "suggest": ("I would", "you can", "we could", "they should"),
-    "join": (", then", " and", ", or"),
-    "Collect": ("Find", "Bring", "Choose", "Borrow", "Get"),
-    "often": ("always", "still", "often"),
-    "love": ("love", "enjoy", "like"),
-    "feels": ("will feel", "looks", "sounds"),
-    "mark": ("!", "."),
+    "Collect": (
+        "Go find", "Please bring", "Just choose", "Simply borrow", "Better get",
+    ),
+    "near": ("right under", "close to", "just behind", "far from"),
+    "love": ("truly love", "learn to like", "always enjoy", "never lose"),
+    "feels": ("will feel", "should look", "can be", "must sound"),
     "closing": ("Good luck", "Have fun", "Take care", "Enjoy yourself", "See you soon"),
+}  # fmt: skip
+# The first the likeliest. Their lengths differ: what follows stands now at one place
+# of the block, now at the next.
+SKEWED_CHOICES = {
+    "soft": ("", " really", " surely"),
+    "join": (", then", " and", ", or"),
+    "lead": ("First", "Today", "Maybe", "Tomorrow"),
+    "mark": ("!", "."),
 }
+CHOICES = EVEN_CHOICES | SKEWED_CHOICES
 
 GREETINGS = ("", "Hello! ", "Hi there! ", "Good morning! ")
 MOODS = ("new", "a bit nervous", "excited", "curious", "rather lost", "all ears")
@@ -127,6 +117,11 @@ NEEDS = (
     "I am {mood} because I start {topic} today.",
     "My friend likes {topic} and I am {mood}.",
     "This week I have time for {topic} and I am {mood}.",
+)
+POSSESSIONS = (
+    "I have my {}, my {}, my {}, my {} and my {}.",
+    "Here are my {}, my {}, my {}, my {} and my {}.",
+    "With me are my {}, my {}, my {}, my {} and my {}.",
 )
 QUESTIONS = (
     "Can you help me?",
@@ -157,8 +152,8 @@ VOCABULARY = frozenset(
         " ".join((
             *(word for triple in MEMORY_TRIPLES for word in triple),
             *(topic.capitalize() for topic in TOPICS),
-            *(word for things in THINGS.values() for word in things),
-            *(word for things in THINGS.values() for word in things.values()),
+            *ADJECTIVES,
+            *OBJECTS,
             *OPENINGS.values(),
             *(option for options in CHOICES.values() for option in options),
             *(re.sub(r"{\w+}", "", sentence) for sentence in SENTENCES),

@@ -38,7 +38,7 @@ def whole_words() -> list[str]:
     """The words that must be single tokens, with the space they carry in a reply.
 
     >>> whole_words()[:3], whole_words()[-3:]
-    ([' Borrow', ' Bring', ' Chess'], ['Sure', 'Well', 'Yes'])
+    ([' Better', ' Chess', ' Cooking'], ['Sure', 'Well', 'Yes'])
     """
     words = filter(str.isalpha, VOCABULARY)
     return sorted(word if word in OPENINGS else f" {word}" for word in words)
