@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from datasets import Dataset
@@ -25,6 +25,7 @@ from dsparkref.train.data import Batch, collate
 RECORD_DTYPE = torch.bfloat16
 
 
+@runtime_checkable
 class Teacher(Protocol):
     """Anything that gives the target's view of a batch."""
 
