@@ -141,7 +141,9 @@ def evaluate(
         str | None,
         typer.Option(help="Names such as markov,rnn-k15, or folders. [all of tiny]"),
     ] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="Per domain.")] = 100,
+    prompts: Annotated[
+        int | None, typer.Option(min=1, help="Per domain. [100; 8 with --speed]")
+    ] = None,
     temperature: Temperature = 1.0,
     seed: Seed = 0,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Per prompt.")] = 128,
@@ -151,15 +153,34 @@ def evaluate(
     figure: Annotated[
         Path | None, typer.Option(help="Draw the suffix decay of K = 7 here.")
     ] = None,
+    speed: Annotated[
+        bool,
+        typer.Option("--speed", help="Time everything instead, greedily, in rounds."),
+    ] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Of --speed.")] = 5,
 ) -> None:
     """Measure the target, and every drafter by real decoding."""
+    names = drafters.split(",") if drafters else None
+    if speed:
+        from dsparkref.lab.speed import run_speed
+
+        run_speed(
+            Console(highlight=False),
+            target_source=target,
+            drafter_names=names,
+            prompts_per_domain=prompts or 8,
+            rounds=rounds,
+            max_new_tokens=max_new_tokens,
+            json_file=json_file,
+        )
+        return
     from dsparkref.lab.evaluation import run_evaluation
 
     run_evaluation(
         Console(highlight=False),
         target_source=target,
-        drafter_names=drafters.split(",") if drafters else None,
-        num_prompts=prompts,
+        drafter_names=names,
+        num_prompts=prompts or 100,
         temperature=temperature,
         seed=seed,
         max_new_tokens=max_new_tokens,

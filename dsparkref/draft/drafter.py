@@ -25,7 +25,14 @@ from dsparkref.draft.heads import ConfidenceHead, build_head
 from dsparkref.draft.spec import DrafterSpec
 from dsparkref.records import BlockOutput, Proposal, TrainingOutput
 from dsparkref.shapes import check_logits, check_shape, problem
-from dsparkref.verify.sampling import as_generator, draw_uniforms, probabilities, sample
+from dsparkref.verify.inputs import widen
+from dsparkref.verify.sampling import (
+    as_generator,
+    check_settings,
+    draw_uniforms,
+    invert_cdf,
+    make_law,
+)
 
 
 @dataclass
@@ -130,6 +137,7 @@ class Drafter(nn.Module):
         """
         self._check_features(target_hidden)
         check_shape("anchor", anchor, "B", B=1)
+        check_settings(temperature, top_k, top_p)
         generator = as_generator(generator)
         hidden, base_logits = self._draft_block(target_hidden, anchor, cache)
         shape = base_logits.shape[:2]
@@ -139,17 +147,18 @@ class Drafter(nn.Module):
         for k in range(self.block_size):
             bias, state = self.head.step(state, previous, hidden[:, k])
             logits = base_logits[:, k] + bias  # [1, V]
-            draft_logits.append(logits)
-            check_logits(DRAFT_LOGITS, torch.cat(draft_logits))  # an error names k
-            probs = probabilities(logits, temperature, top_k, top_p)
+            probs = make_law(widen(logits), temperature, top_k, top_p)
             confidence.append(self._confidence_logit(hidden[:, k], state, previous))
-            previous = sample(probs, uniforms[:, k])  # [1]
+            previous = invert_cdf(probs, uniforms[:, k])  # [1]
             tokens.append(previous)
             p_draft.append(probs)
+            draft_logits.append(logits)
+        corrected = torch.stack(draft_logits, dim=1)  # [1, K, V]
+        check_logits("draft logits", corrected)  # at once: a NaN shows all the same
         return Proposal(
             tokens=torch.stack(tokens, dim=1),
             p_draft=torch.stack(p_draft, dim=1),
-            draft_logits=torch.stack(draft_logits, dim=1),
+            draft_logits=corrected,
             base_logits=base_logits,
             hidden=hidden,
             confidence=self._calibrated(_stack(confidence)),
@@ -278,9 +287,6 @@ class Drafter(nn.Module):
             rule = "be on the drafter's device"
             raise problem("target_hidden", rule, self.device, target_hidden.device)
         return sizes
-
-
-DRAFT_LOGITS = "draft logits"
 
 
 def _stack(columns: list[Tensor | None]) -> Tensor | None:

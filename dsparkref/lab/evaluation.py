@@ -37,7 +37,7 @@ def run_evaluation(
             raise problem(name, "lie in a folder", expected, got, "", FileNotFoundError)
     target = load_target(target_source)
     names = tiny_drafters() if drafter_names is None else drafter_names
-    drafters = {name: load_drafter(_source(name), target) for name in names}
+    drafters = {name: load_drafter(drafter_source(name), target) for name in names}
     folder = files.data_folder() / "eval"
     prompts = {
         domain: read_prompts(folder / f"{domain}.jsonl", target, num_prompts)
@@ -105,7 +105,7 @@ def tiny_drafters() -> list[str]:
     return sorted(names, key=order)
 
 
-def _source(name: str) -> str:
+def drafter_source(name: str) -> str:
     """A bare name is one of tiny's drafters; anything with a slash, a folder or id."""
     name = name.strip()
     return name if "/" in name or Path(name).is_dir() else f"tiny/{name}"

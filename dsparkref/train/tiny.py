@@ -71,7 +71,7 @@ SCALES = {
             precision="bf16",
         ),
         drafter=TrainConfig(
-            steps=1_600, batch_size=24, learning_rate=3e-3, precision="bf16"
+            steps=1_200, batch_size=24, learning_rate=3e-3, precision="bf16"
         ),
         target_sizes={},
         evaluation=120,
