@@ -40,7 +40,7 @@ from dsparkref.verify.rejection import (
     verify_block,
 )
 from dsparkref.verify.sampling import probabilities
-from dsparkref.verify.scheduler import ConfidenceThreshold, FixedLength
+from dsparkref.verify.policies import ConfidenceThreshold, FixedLength
 
 __version__ = "0.1.0"
 

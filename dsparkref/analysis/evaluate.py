@@ -25,7 +25,7 @@ from dsparkref.decode.target import Target
 from dsparkref.records import CycleTrace, Generation
 from dsparkref.shapes import check_range, problem
 from dsparkref.verify.sampling import as_generator
-from dsparkref.verify.scheduler import Policy
+from dsparkref.verify.policies import Policy
 
 # (check, domain, reply) -> whether the reply is right
 Checker = Callable[[dict[str, Any], str, str], bool]

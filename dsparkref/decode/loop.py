@@ -19,7 +19,7 @@ from dsparkref.shapes import check_known, check_range, check_shape, problem
 from dsparkref.verify.inputs import check_ids
 from dsparkref.verify.rejection import VERIFIERS
 from dsparkref.verify.sampling import as_generator, draw_uniforms, probabilities, sample
-from dsparkref.verify.scheduler import Policy
+from dsparkref.verify.policies import Policy
 
 TARGET_LOGITS = "target logits"
 

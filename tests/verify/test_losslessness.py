@@ -25,7 +25,7 @@ from dsparkref.verify.rejection import (
     verify_block,
 )
 from dsparkref.verify.sampling import probabilities
-from dsparkref.verify.scheduler import ConfidenceThreshold
+from dsparkref.verify.policies import ConfidenceThreshold
 
 TOLERANCE = 1e-12
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsparkref.verify.scheduler import ConfidenceThreshold, FixedLength
+from dsparkref.verify.policies import ConfidenceThreshold, FixedLength
 
 
 @pytest.mark.parametrize("k", [0, 3, 7])
