@@ -121,7 +121,7 @@ def schedule_prefixes(
     room = free_places(size, steps_per_second)
     gains = chances[:room]
     batch_tokens = size + torch.arange(len(gains) + 1)
-    expected_tokens = size + torch.cat([gains.new_zeros(1), gains.cumsum(0)])
+    expected_tokens = torch.cat([gains.new_tensor([size]), gains]).cumsum(0)
     throughput = expected_tokens * steps_per_second.rates(batch_tokens)
     if early_stop:
         taken = leading_run(throughput.diff() > 0)
