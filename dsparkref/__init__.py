@@ -32,6 +32,7 @@ from dsparkref.records import (
 )
 from dsparkref.train.loss import block_loss
 from dsparkref.verify.confidence import expected_accepted_length, survival
+from dsparkref.verify.policies import ConfidenceThreshold, FixedLength
 from dsparkref.verify.rejection import (
     accept_probability,
     accept_rate,
@@ -40,7 +41,6 @@ from dsparkref.verify.rejection import (
     verify_block,
 )
 from dsparkref.verify.sampling import probabilities
-from dsparkref.verify.policies import ConfidenceThreshold, FixedLength
 
 __version__ = "0.1.0"
 

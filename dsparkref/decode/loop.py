@@ -17,9 +17,9 @@ from dsparkref.decode.target import Session, Target
 from dsparkref.records import CycleTrace, Generation, Proposal
 from dsparkref.shapes import check_known, check_range, check_shape, problem
 from dsparkref.verify.inputs import check_ids
+from dsparkref.verify.policies import Policy
 from dsparkref.verify.rejection import VERIFIERS
 from dsparkref.verify.sampling import as_generator, draw_uniforms, probabilities, sample
-from dsparkref.verify.policies import Policy
 
 TARGET_LOGITS = "target logits"
 

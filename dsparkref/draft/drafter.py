@@ -25,6 +25,8 @@ from dsparkref.draft.heads import ConfidenceHead, build_head
 from dsparkref.draft.spec import DrafterSpec
 from dsparkref.records import BlockOutput, Proposal, TrainingOutput
 from dsparkref.shapes import check_logits, check_shape, problem
+from dsparkref.verify.calibration import apply_sts
+from dsparkref.verify.inputs import widen
 from dsparkref.verify.sampling import as_generator, draw_uniforms, probabilities, sample
 
 
@@ -259,11 +261,10 @@ class Drafter(nn.Module):
         """Return c = sigmoid(logit / temperature), in float32 or wider."""
         if logits is None:
             return None
-        if logits.dtype != torch.float64:
-            logits = logits.float()
-        if self.spec.confidence_temperatures is not None:
-            logits = logits / logits.new_tensor(self.spec.confidence_temperatures)
-        return torch.sigmoid(logits)
+        temperatures = self.spec.confidence_temperatures
+        if temperatures is None:
+            return torch.sigmoid(widen(logits))
+        return apply_sts(logits, temperatures)
 
     def _check_features(self, target_hidden: Tensor) -> dict[str, int]:
         """Check the target features' width and device; return B and T."""

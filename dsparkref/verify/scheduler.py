@@ -123,11 +123,9 @@ def schedule_prefixes(
     batch_tokens = size + torch.arange(len(gains) + 1)
     expected_tokens = torch.cat([gains.new_tensor([size]), gains]).cumsum(0)
     throughput = expected_tokens * steps_per_second.rates(batch_tokens)
-    if early_stop:
-        taken = leading_run(throughput.diff() > 0)
-    else:
-        taken = throughput.argmax()  # the first of equals, as "Theta > best" has it
-    return _lengths(requests[:taken], survival)
+    rising = leading_run(throughput.diff() > 0)
+    best = throughput.argmax()  # the first of equals, as "Theta > best" has it
+    return _lengths(requests[: rising if early_stop else best], survival)
 
 
 def fill_budget(survival: Float[Tensor, "R K"], budget: int) -> Int[Tensor, " R"]:

@@ -156,7 +156,7 @@ def test_many_requests_keep_their_order_under_ties():
 
 
 def test_a_plateau_is_a_stop():
-    """"If Theta > best": equal is not better, and the shorter length stays."""
+    """ "If Theta > best": equal is not better, and the shorter length stays."""
     chances = torch.tensor([[0.5, 0.5]])
     sps = table([1.5, 1.0, 1.0])  # Theta: 1.5, 1.5, 2.0
     assert schedule_prefixes(chances, sps).tolist() == [0]
