@@ -5,7 +5,9 @@ for given previous tokens, ``training_forward`` does that for many blocks at onc
 All three run the backbone once and then walk the head through the block.
 """
 
-from dataclasses import dataclass
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -92,6 +94,16 @@ class Drafter(nn.Module):
         total = sum(parameter.numel() for parameter in self.parameters())
         in_head = sum(parameter.numel() for parameter in self.head.parameters())
         return describe_drafter(self.spec, total, in_head)
+
+    def with_temperatures(self, temperatures: Sequence[float] | None) -> "Drafter":
+        """Return this drafter with other confidence temperatures; weights are shared.
+
+        temperatures: K numbers > 0, as ``fit_sts`` gives them; None: all 1.
+        """
+        values = None if temperatures is None else tuple(map(float, temperatures))
+        other = copy.copy(self)
+        other.spec = replace(self.spec, confidence_temperatures=values)
+        return other
 
     def new_cache(self) -> ContextCache:
         """Return an empty context cache for one request."""
