@@ -1,5 +1,6 @@
 """What ``python -m dsparkref profile`` does: measure, print, write."""
 
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -24,7 +25,8 @@ def run_profile(
 ) -> Profile:
     """Profile a pair and write the table; ``rows`` and ``tokens`` like "1,4,16"."""
     check_folder("out", out)
-    loaded = load_pair(pair, head)
+    name = pair or os.environ.get("DSPARKREF_PAIR") or "tiny"
+    loaded = load_pair(name, head)
     drafter = loaded.drafter
     sizes = range(1, drafter.block_size + 2)
     with console.status("") as status:  # silent where the output is no terminal
@@ -35,7 +37,7 @@ def run_profile(
             tokens=sizes if tokens is None else _numbers("tokens", tokens),
             context=context,
             repeats=repeats,
-            model=f"{pair or 'tiny'}, {drafter.head_type}, K = {drafter.block_size}",
+            model=f"{name}, {drafter.head_type}, K = {drafter.block_size}",
             progress=status.update,
         )
     lines = [
