@@ -130,6 +130,11 @@ def split_records(
     return records.where(even), records.where(~even)
 
 
+def fitted_temperatures(records: CalibrationRecords) -> Float[Tensor, " K"]:
+    """Return the temperatures that ``fit_sts`` finds in records."""
+    return fit_sts(records.logits, records.accepted, counted=records.counted)
+
+
 Calibrator = Callable[[CalibrationRecords, CalibrationRecords], Float[Tensor, "m K"]]
 
 
@@ -144,8 +149,7 @@ def sts_scores(
     fit: CalibrationRecords, held_out: CalibrationRecords
 ) -> Float[Tensor, "m K"]:
     """Return it after Sequential Temperature Scaling: K parameters."""
-    temperatures = fit_sts(fit.logits, fit.accepted, counted=fit.counted)
-    return apply_sts(held_out.logits, temperatures)
+    return apply_sts(held_out.logits, fitted_temperatures(fit))
 
 
 def constant_scores(
@@ -166,9 +170,13 @@ def isotonic_scores(
     """Return the rising step function that fits best, per position (scikit-learn).
 
     Raises:
-        ModuleNotFoundError: scikit-learn, of the extra [train], is not installed.
+        ImportError: scikit-learn, of the extra [train], is not installed.
     """
-    from sklearn.isotonic import IsotonicRegression
+    try:
+        from sklearn.isotonic import IsotonicRegression
+    except ModuleNotFoundError as error:
+        hint = 'pip install "dsparkref[train]"'
+        raise ImportError(f"isotonic_scores needs scikit-learn: {hint}") from error
 
     def fitted(logits: Tensor, kept: Tensor, wanted: Tensor) -> Tensor:
         model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")

@@ -15,19 +15,19 @@ from torch import Tensor
 from dsparkref.analysis.calibrate import (
     CALIBRATORS,
     CalibrationRecords,
+    fitted_temperatures,
     split_records,
 )
 from dsparkref.analysis.metrics import bootstrap_interval
+from dsparkref.analysis.report import Report
 from dsparkref.shapes import check_range, problem
 from dsparkref.verify.calibration import (
     auroc,
     brier_score,
     expected_calibration_error,
-    fit_sts,
     reliability_bins,
 )
 
-Report = dict[str, Any]
 VIEWS = ("conditional", "survival")
 RESAMPLES = 200
 
@@ -39,7 +39,7 @@ def calibration_report(
 
     Args:
         records: of at least two prompts.
-        bins: of equal width, for ECE and the reliability diagram.
+        bins: of equal width, for the ECE shown and the reliability diagram.
         seed: of the bootstrap over held-out prompts.
 
     Returns:
@@ -57,9 +57,7 @@ def calibration_report(
         "bins": bins,
         "fit_records": len(fit),
         "held_out_records": len(held_out),
-        "temperatures": fit_sts(
-            fit.logits, fit.accepted, counted=fit.counted, bins=bins
-        ).tolist(),
+        "temperatures": fitted_temperatures(fit).tolist(),
         "views": {view: {} for view in VIEWS},
     }
     scores = {name: find(fit, held_out) for name, find in CALIBRATORS.items()}

@@ -11,14 +11,12 @@ from typing import Any
 
 from dsparkref.analysis import metrics
 from dsparkref.analysis.evaluate import evaluate_drafter
-from dsparkref.analysis.report import with_all
+from dsparkref.analysis.report import Report, with_all
 from dsparkref.decode.request import Prompt
 from dsparkref.decode.target import Target
 from dsparkref.records import CycleTrace
 from dsparkref.shapes import problem
 from dsparkref.verify.policies import ConfidenceThreshold
-
-Report = dict[str, Any]
 
 
 def threshold_sweep(

@@ -9,6 +9,7 @@ from rich.console import Console, Group
 from dsparkref.analysis.calibrate import CALIBRATORS, gather_records
 from dsparkref.analysis.calibration_report import VIEWS, calibration_report
 from dsparkref.analysis.evaluate import read_prompts
+from dsparkref.analysis.report import Report
 from dsparkref.analysis.sweep import threshold_sweep
 from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import load_pair, save_drafter
@@ -17,8 +18,6 @@ from dsparkref.lab.tables import make_table, number, share
 from dsparkref.shapes import problem
 from dsparkref.train.corpus import DOMAINS
 from dsparkref.verify.policies import ConfidenceThreshold
-
-Report = dict[str, Any]
 
 
 def run_calibration(
