@@ -85,8 +85,12 @@ def calibration_records(
     if not logits:
         rule = "hold cycles to calibrate on"
         raise problem("replies", rule, "at least one cycle", "none")
-    columns = (torch.stack(column) for column in (logits, accepted, counted))
-    return CalibrationRecords(*columns, torch.tensor(prompt))
+    return CalibrationRecords(
+        torch.stack(logits),
+        torch.stack(accepted),
+        torch.stack(counted),
+        torch.tensor(prompt),
+    )
 
 
 def gather_records(

@@ -20,6 +20,7 @@ from dsparkref.verify.confidence import survival
 from dsparkref.verify.rejection import leading_run
 from dsparkref.verify.scheduler import (
     StepsPerSecond,
+    check_table,
     fill_budget,
     free_places,
     schedule_prefixes,
@@ -152,7 +153,7 @@ class PrefixScheduler(Policy):
     steps_per_second: StepsPerSecond
 
     def __post_init__(self) -> None:
-        free_places(0, self.steps_per_second)
+        check_table(self.steps_per_second)
 
     def verify_lengths(
         self,
@@ -194,7 +195,7 @@ class LaggedPrefixScheduler(Policy):
     lag: int = 2
 
     def __post_init__(self) -> None:
-        free_places(0, self.steps_per_second)
+        check_table(self.steps_per_second)
         check_range("lag", self.lag, 1, integer=True)
         self._wanted: deque[int] = deque(maxlen=self.lag)  # drafts, oldest first
 

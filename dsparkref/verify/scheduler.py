@@ -170,12 +170,21 @@ def rank_drafts(
     return ranked[:possible], order[:possible] % max(len(survival), 1)
 
 
+def check_table(value: object) -> None:
+    """Check that a value is a measured table, not the bare dict it is made from."""
+    if not isinstance(value, StepsPerSecond):
+        rule, expected, got = "be a measured table", "a StepsPerSecond", type(value)
+        name = "steps_per_second"
+        raise problem(name, rule, expected, got.__name__, error=TypeError)
+
+
 def free_places(num_requests: int, steps_per_second: StepsPerSecond) -> int:
-    """Return how many drafts fit beside one token of each request."""
-    if not isinstance(steps_per_second, StepsPerSecond):
-        expected, got = "a StepsPerSecond", type(steps_per_second).__name__
-        rule = "be a measured table"
-        raise problem("steps_per_second", rule, expected, got, error=TypeError)
+    """Return how many drafts fit beside one token of each request.
+
+    >>> free_places(2, StepsPerSecond({1: 100.0, 9: 60.0}))
+    7
+    """
+    check_table(steps_per_second)
     room = steps_per_second.capacity - num_requests
     if room < 0:
         expected = f"at most {steps_per_second.capacity}, the last measured point"

@@ -32,9 +32,9 @@ def target():
     return tiny_target()
 
 
-def cycle(num_accepted, *, confidence=(0.5, 0.75, 0.25), drafts=(4, 5, 6), **changes):
-    """A whole cycle; the verifier's own count, whatever the reply kept."""
-    found = Verdict(torch.tensor([num_accepted]), torch.tensor([8]))
+def cycle(judged, *, confidence=(0.5, 0.75, 0.25), drafts=(4, 5, 6), **changes):
+    """A whole cycle whose verifier kept ``judged`` drafts."""
+    found = Verdict(torch.tensor([judged]), torch.tensor([8]))
     trace = CycleTrace(
         index=3,
         context_len=9,
@@ -42,9 +42,9 @@ def cycle(num_accepted, *, confidence=(0.5, 0.75, 0.25), drafts=(4, 5, 6), **cha
         drafts=list(drafts),
         confidence=None if confidence is None else list(confidence),
         verify_len=len(drafts),
-        num_accepted=num_accepted,
+        num_accepted=judged,
         next_token=8,
-        emitted=[*drafts[:num_accepted], 8],
+        emitted=[*drafts[:judged], 8],
         draft_seconds=0.0,
         verify_seconds=0.0,
         verdict=found,
