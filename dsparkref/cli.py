@@ -187,3 +187,76 @@ def evaluate(
         json_file=json_file,
         figure_file=figure,
     )
+
+
+@app.command()
+def calibrate(
+    pair: Annotated[
+        str | None,
+        typer.Option(help="tiny, qwen3-4b or TARGET,DRAFTER. [DSPARKREF_PAIR or tiny]"),
+    ] = None,
+    head: Annotated[str, typer.Option(help="Which drafter of the pair.")] = "markov",
+    prompts: Annotated[int, typer.Option(min=2, help="Per domain.")] = 100,
+    thresholds: Annotated[
+        str, typer.Option(help="Of the sweep, comma between them; '' for none.")
+    ] = "0,0.2,0.4,0.6,0.8,0.9,0.95",
+    on: Annotated[str, typer.Option(help="conditional or survival.")] = "conditional",
+    bins: Annotated[int, typer.Option(min=1, help="Of ECE, equal width.")] = 20,
+    temperature: Temperature = 1.0,
+    seed: Seed = 0,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Per prompt.")] = 128,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Write the drafter with its temperatures to this folder."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all numbers here.")
+    ] = None,
+) -> None:
+    """Calibrate a drafter's confidence, and sweep thresholds over it."""
+    from dsparkref.lab.calibration import run_calibration
+
+    run_calibration(
+        Console(highlight=False),
+        pair=pair,
+        head=head,
+        num_prompts=prompts,
+        thresholds=[part for part in thresholds.split(",") if part.strip()],
+        on=on,
+        bins=bins,
+        temperature=temperature,
+        seed=seed,
+        max_new_tokens=max_new_tokens,
+        save_folder=save,
+        json_file=json_file,
+    )
+
+
+@app.command()
+def profile(
+    out: Annotated[Path, typer.Option(help="The table, JSON.")] = Path("profile.json"),
+    pair: Annotated[
+        str | None,
+        typer.Option(help="tiny, qwen3-4b or TARGET,DRAFTER. [DSPARKREF_PAIR or tiny]"),
+    ] = None,
+    head: Annotated[str, typer.Option(help="Which drafter of the pair.")] = "markov",
+    rows: Annotated[str, typer.Option(help="Requests, comma between them.")] = "1",
+    tokens: Annotated[
+        str | None, typer.Option(help="Tokens per row, anchor included. [1 to K + 1]")
+    ] = None,
+    context: Annotated[int, typer.Option(min=1, help="Tokens before the step.")] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed passes.")] = 9,
+) -> None:
+    """Measure T_draft, T_verify and SPS(B) of a pair on this machine."""
+    from dsparkref.lab.profiling import run_profile
+
+    run_profile(
+        Console(highlight=False),
+        out=out,
+        pair=pair,
+        head=head,
+        rows=rows,
+        tokens=tokens,
+        context=context,
+        repeats=repeats,
+    )

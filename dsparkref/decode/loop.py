@@ -17,6 +17,7 @@ from dsparkref.decode.target import Session, Target
 from dsparkref.records import CycleTrace, Generation, Proposal
 from dsparkref.shapes import check_known, check_range, check_shape, problem
 from dsparkref.verify.inputs import check_ids
+from dsparkref.verify.policies import Policy
 from dsparkref.verify.rejection import VERIFIERS
 from dsparkref.verify.sampling import (
     as_generator,
@@ -25,7 +26,6 @@ from dsparkref.verify.sampling import (
     invert_cdf,
     probabilities,
 )
-from dsparkref.verify.scheduler import Policy
 
 TARGET_LOGITS = "target logits"
 

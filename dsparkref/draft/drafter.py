@@ -5,7 +5,9 @@ for given previous tokens, ``training_forward`` does that for many blocks at onc
 All three run the backbone once and then walk the head through the block.
 """
 
-from dataclasses import dataclass
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ from dsparkref.draft.heads import ConfidenceHead, build_head
 from dsparkref.draft.spec import DrafterSpec
 from dsparkref.records import BlockOutput, Proposal, TrainingOutput
 from dsparkref.shapes import check_logits, check_shape, problem
+from dsparkref.verify.calibration import apply_sts
 from dsparkref.verify.inputs import widen
 from dsparkref.verify.sampling import (
     as_generator,
@@ -97,6 +100,16 @@ class Drafter(nn.Module):
         total = sum(parameter.numel() for parameter in self.parameters())
         in_head = sum(parameter.numel() for parameter in self.head.parameters())
         return describe_drafter(self.spec, total, in_head)
+
+    def with_temperatures(self, temperatures: Sequence[float] | None) -> "Drafter":
+        """Return this drafter with other confidence temperatures; weights are shared.
+
+        temperatures: K numbers > 0, as ``fit_sts`` gives them; None: all 1.
+        """
+        values = None if temperatures is None else tuple(map(float, temperatures))
+        other = copy.copy(self)
+        other.spec = replace(self.spec, confidence_temperatures=values)
+        return other
 
     def new_cache(self) -> ContextCache:
         """Return an empty context cache for one request."""
@@ -268,11 +281,10 @@ class Drafter(nn.Module):
         """Return c = sigmoid(logit / temperature), in float32 or wider."""
         if logits is None:
             return None
-        if logits.dtype != torch.float64:
-            logits = logits.float()
-        if self.spec.confidence_temperatures is not None:
-            logits = logits / logits.new_tensor(self.spec.confidence_temperatures)
-        return torch.sigmoid(logits)
+        temperatures = self.spec.confidence_temperatures
+        if temperatures is None:
+            return torch.sigmoid(widen(logits))
+        return apply_sts(logits, temperatures)
 
     def _check_features(self, target_hidden: Tensor) -> dict[str, int]:
         """Check the target features' width and device; return B and T."""
