@@ -45,7 +45,8 @@ def warped(
     """The law of logits, made by transformers and not by the code under test."""
     if temperature == 0:
         return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).double()
-    rows = TemperatureLogitsWarper(temperature)(None, logits.flatten(0, -2))
+    rows = logits.reshape(-1, logits.shape[-1])
+    rows = TemperatureLogitsWarper(temperature)(None, rows)
     if top_k is not None:
         rows = TopKLogitsWarper(top_k)(None, rows)
     if top_p is not None:

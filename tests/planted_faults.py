@@ -19,6 +19,7 @@ FROM_TARGET = "replacement from p_t"
 ONE_UNIFORM = "one uniform for all positions"
 WRONG_ROW = "the wrong row of p_t"
 AT_ZERO = "<= at u = 0"
+TRUNCATION = "truncation taken for a rejection"
 SOFT_LAW = "soft q for a greedy draft"
 BEFORE_TOP_K = "q before top-k"
 
@@ -32,7 +33,7 @@ WRONG_VERDICTS = [
     "replacement from p_d",
     "counts after the first rejection",
     "bonus from the row before",
-    "truncation taken for a rejection",
+    TRUNCATION,
 ]
 
 # from draft logits and the caller's settings to the law that is told
@@ -71,7 +72,7 @@ def _judge(tokens, p_draft, p_target, uniforms, length, fault) -> tuple[int, int
     if fault == "counts after the first rejection":
         n = sum(kept)
     rejected = n < length
-    if fault == "truncation taken for a rejection":
+    if fault == TRUNCATION:
         rejected = n < len(tokens)
     if fault == "bonus from the row before" and not rejected:
         return n, _pick(p_target[max(n - 1, 0)], uniforms[-1])
