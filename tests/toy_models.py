@@ -1,4 +1,4 @@
-"""A toy world behind the interfaces of a target and a drafter: no weights, exact laws."""
+"""A toy world behind the interfaces of a target and a drafter: exact laws, no weights."""
 
 from types import SimpleNamespace
 

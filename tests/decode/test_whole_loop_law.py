@@ -9,8 +9,6 @@ Two kinds of target: a world whose law is a table, behind the interface of a mod
 and a random Qwen3 in float64, with real drafters.
 """
 
-from collections import Counter
-
 import pytest
 import torch
 from exact_laws import (
@@ -38,6 +36,7 @@ from toy_models import Teller, WorldDrafter, world_target
 from dsparkref import ConfidenceThreshold, FixedLength, MarkovWorld, Verdict, generate
 from dsparkref.analysis.toy import shared_word_world, two_mode_world
 from dsparkref.verify.rejection import VERIFIERS
+from dsparkref.verify.sampling import sample
 
 # Thousands of runs: annotations are checked elsewhere.
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -187,10 +186,9 @@ def test_features_are_the_text_that_is_committed():
 
 def check_qwen(head, vocab, block, *, cut, count=3, stops=(), **options):
     """Fail unless the replies have the law of the target's own logits."""
-    target = tiny_target(
-        vocab_size=vocab, initializer_range=0.3, dtype=torch.float64
-    )
-    drafter = tiny_drafter(target, head, block_size=block)
+    sizes = {"vocab_size": vocab, "num_hidden_layers": 2, "initializer_range": 0.3}
+    target = tiny_target(dtype=torch.float64, **sizes)
+    drafter = tiny_drafter(target, head, block_size=block, target_layer_ids=(0, -1))
     prompt = [2, 0, 1]
 
     @torch.no_grad()
@@ -208,6 +206,7 @@ def check_qwen(head, vocab, block, *, cut, count=3, stops=(), **options):
         **options,
     )
     check_same_law(found, output_law(next_law, prompt, count, stops))
+    return found
 
 
 @both
@@ -225,7 +224,8 @@ def check_qwen(head, vocab, block, *, cut, count=3, stops=(), **options):
     ],
 )
 def test_replies_have_the_law_of_the_model(vocab, block, cut, head, verifier):
-    check_qwen(head, vocab, block, cut=cut, stops=[1], verifier=verifier)
+    found = check_qwen(head, vocab, block, cut=cut, stops=[0], verifier=verifier)
+    assert cut == "greedy" or len(found) > 4  # several replies compete
 
 
 # --- planted faults -----------------------------------------------------------------
@@ -267,4 +267,22 @@ def test_a_drafter_that_tells_another_law_is_caught(fault):
 
 @both
 def test_no_random_number_is_used_twice(verifier, monkeypatch):
-    """The enumeration above takes it for granted that each is a number of its own."""
+    """What the enumeration takes for granted: each draw and coin has its own number."""
+    world, drafter = pair_of_worlds(4, 1, 3, memory=1)
+    judge, used = VERIFIERS[verifier], []
+
+    def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
+        used.extend(uniforms.flatten().tolist())
+        return sample(probs, uniforms)
+
+    def judging(tokens, p_draft, p_target, uniforms) -> Verdict:
+        used.extend(uniforms.flatten().tolist())
+        return judge(tokens, p_draft, p_target, uniforms)
+
+    monkeypatch.setattr("dsparkref.decode.loop.sample", draw)
+    monkeypatch.setattr("toy_models.sample", draw)
+    monkeypatch.setitem(VERIFIERS, verifier, judging)
+    options = {"max_new_tokens": 30, "temperature": 1.0, "verifier": verifier}
+    got = generate(world_target(world), drafter, [0], **options, generator=0)
+    assert len(used) == 1 + len(got.cycles) * (3 + 3 + 1)
+    assert len(set(used)) == len(used)
