@@ -30,6 +30,9 @@ WRONG_VERDICTS = [
     ONE_UNIFORM,
     WRONG_ROW,
     AT_ZERO,
+]
+# seen in one block, and caught there
+MORE_WRONG_VERDICTS = [
     "replacement from p_d",
     "counts after the first rejection",
     "bonus from the row before",
@@ -50,7 +53,7 @@ MISTOLD: dict[str, Callable[[Tensor, float, int | None, float | None], Tensor]] 
 
 def plain_verifier(fault: str = "") -> Verifier:
     """The rejection rule on Python numbers, with one fault or none."""
-    assert fault in ("", *WRONG_VERDICTS)
+    assert fault in ("", *WRONG_VERDICTS, *MORE_WRONG_VERDICTS)
 
     def verifier(tokens, p_draft, p_target, uniforms, *, verify_len=None) -> Verdict:
         length = tokens.shape[1] if verify_len is None else verify_len

@@ -1,4 +1,4 @@
-"""A toy world behind the interfaces of a target and a drafter: exact laws, no weights."""
+"""A toy world behind the interfaces of a target and a drafter: exact, no weights."""
 
 from types import SimpleNamespace
 

@@ -25,7 +25,6 @@ from planted_faults import (
     BEFORE_TOP_K,
     MISTOLD,
     SOFT_LAW,
-    TRUNCATION,
     WRONG_VERDICTS,
     plain_verifier,
 )
@@ -105,9 +104,9 @@ def check_world(world, drafter, prompt, *, count=3, stops=(), cut="plain", **opt
 
 
 def pair_of_worlds(vocab, order, block, memory):
-    """A random world, and a drafter that knows another one, half as sharp."""
-    world = MarkovWorld.random(vocab, order, generator=order)
-    other = MarkovWorld.random(vocab, order, sharpness=1.0, generator=order + 10)
+    """A random world, and a drafter that knows another one, twice as sharp."""
+    world = MarkovWorld.random(vocab, order, sharpness=1.0, generator=order)
+    other = MarkovWorld.random(vocab, order, sharpness=2.0, generator=order + 10)
     return world, WorldDrafter(other, block, memory)
 
 
@@ -212,20 +211,21 @@ def check_qwen(head, vocab, block, *, cut, count=3, stops=(), **options):
 @both
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize(
-    "vocab, block, cut",
+    "vocab, block, cut, count",
     [
-        (3, 2, "top_k"),
-        pytest.param(3, 2, "plain", marks=slow),
-        pytest.param(3, 2, "cold", marks=slow),
-        pytest.param(4, 1, "top_p", marks=slow),
-        pytest.param(4, 1, "all", marks=slow),
-        pytest.param(5, 3, "top_k", marks=slow),
-        pytest.param(5, 3, "greedy", marks=slow),
+        (3, 2, "top_k", 4),
+        pytest.param(3, 2, "plain", 3, marks=slow),
+        pytest.param(3, 2, "cold", 3, marks=slow),
+        pytest.param(4, 1, "top_p", 3, marks=slow),
+        pytest.param(4, 1, "all", 3, marks=slow),
+        pytest.param(5, 3, "top_k", 3, marks=slow),
+        pytest.param(5, 3, "greedy", 8, marks=slow),
     ],
 )
-def test_replies_have_the_law_of_the_model(vocab, block, cut, head, verifier):
-    found = check_qwen(head, vocab, block, cut=cut, stops=[0], verifier=verifier)
-    assert cut == "greedy" or len(found) > 4  # several replies compete
+def test_replies_have_the_law_of_the_model(vocab, block, cut, count, head, verifier):
+    options = {"cut": cut, "count": count, "verifier": verifier}
+    found = check_qwen(head, vocab, block, stops=[0], **options)
+    assert len(found) > 2 or cut == "greedy"  # several replies compete
 
 
 # --- planted faults -----------------------------------------------------------------
@@ -241,14 +241,13 @@ def fault_pair():
 
 
 def test_the_plain_verifier_passes():
-    check_world(*fault_pair(), [0], count=4, planted=plain_verifier())
+    check_world(*fault_pair(), [0], planted=plain_verifier())
 
 
-# the loop hands a verifier no draft beyond verify_len
-@pytest.mark.parametrize("fault", [f for f in WRONG_VERDICTS if f != TRUNCATION])
+@pytest.mark.parametrize("fault", WRONG_VERDICTS)
 def test_a_wrong_verifier_is_caught(fault):
     with pytest.raises(AssertionError, match=CAUGHT):
-        check_world(*fault_pair(), [0], count=4, planted=plain_verifier(fault))
+        check_world(*fault_pair(), [0], planted=plain_verifier(fault))
 
 
 @pytest.mark.parametrize("fault", MISTOLD)

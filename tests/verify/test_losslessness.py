@@ -13,6 +13,7 @@ from planted_faults import (
     BEFORE_TOP_K,
     FROM_TARGET,
     MISTOLD,
+    MORE_WRONG_VERDICTS,
     SOFT_LAW,
     TRUNCATION,
     WRONG_VERDICTS,
@@ -143,7 +144,7 @@ def test_the_plain_version_passes(length):
     check_lossless(plain_verifier(), fault_block(), verify_len=lambda path: length)
 
 
-@pytest.mark.parametrize("fault", WRONG_VERDICTS)
+@pytest.mark.parametrize("fault", WRONG_VERDICTS + MORE_WRONG_VERDICTS)
 def test_a_wrong_verifier_is_caught(fault):
     length = 1 if fault == TRUNCATION else 2
     options = {"verify_len": lambda path: length, "faulty": True}
