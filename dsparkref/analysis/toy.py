@@ -316,6 +316,9 @@ def rows_along(laws: Laws, tokens: Int[Tensor, "n k"]) -> Float[Tensor, "n table
     >>> rows_along(laws, torch.tensor([[1], [2]]))[:, 1].tolist()  # course; problem
     [[0.0, 0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]]
     """
+    if tokens.shape[1] < len(laws) - 1:
+        expected = f"at least {len(laws) - 1} columns"
+        raise problem("tokens", "lead to the last table", expected, tokens.shape[1])
     rows = []
     for k, table in enumerate(laws):
         seen = [

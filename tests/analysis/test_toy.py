@@ -302,7 +302,7 @@ def test_simulation_of_another_drafter_does_not_agree(memory):
 
 
 def test_simulation_is_made_by_its_seed_alone():
-    target = world_of(1).block_laws([0], 4)
+    target = world_of(2, vocab=4).block_laws([0, 1], 4)
     draft = best_drafter(target[:3], 0)
     first, again, other = (simulate(target, draft, 50, generator=g) for g in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
@@ -347,6 +347,7 @@ BAD = {
     "target must reach .* 3 tables, got 2": lambda: simulate(LAWS, LAWS, 5),
     "count must be in range": lambda: simulate(LAWS, LAWS[:1], 0),
     "generator must be a generator": lambda: simulate(LAWS, LAWS[:1], 5, generator=0.5),
+    "tokens must lead to the last": lambda: rows_along(LAWS, torch.zeros(1, 0).long()),
     "laws must sum to 1": lambda: most_kept_law(UNEVEN[None], torch.ones(1)),
     "weights must have shape": lambda: most_kept_law(COIN[None], torch.ones(2)),
     "weights must be weights": lambda: most_kept_law(COIN[None], -torch.ones(1)),
