@@ -84,6 +84,6 @@ def test_blocks_of_every_head_leave_the_targets_law(
     block = drafted_block(head, vocab, size, CUTS[cut], monkeypatch)
     for verifier in VERIFIERS.values():
         check_lossless(verifier, block)
-    if size > 1 and cut != "greedy":  # a head does read the draft before
+    if size > 1 and cut in ("plain", "cold"):  # every path is drafted
         reads = (block.draft[1].diff(dim=0).abs() > 1e-3).any()
-        assert reads == (head != "dflash")
+        assert reads == (head != "dflash")  # the draft before
