@@ -16,7 +16,7 @@ import torch
 from tiny_models import tiny_target
 
 from dsparkref import ConfidenceThreshold, FixedLength, Proposal, generate
-from dsparkref.decode.loop import Sampler
+from dsparkref.decode.cycle import Sampler
 
 VOCAB, BLOCK, COUNT, TEMPERATURE = 3, 2, 3, 1.0
 PROMPT = [2, 0, 1]
@@ -126,7 +126,7 @@ def law_of_the_loop(target, monkeypatch, table, *, told=None, **options):
         EnumeratedDrafter(runs, table, told),
         ScriptedUniforms(runs, verifier),
     )
-    propose, make_law, draw = drafter.propose, Sampler.law, Sampler.draw
+    propose, make_law = drafter.propose, Sampler.law
 
     def recorded_propose(*args, **keywords):
         uniforms.proposal = propose(*args, **keywords)
@@ -136,14 +136,9 @@ def law_of_the_loop(target, monkeypatch, table, *, told=None, **options):
         uniforms.law = make_law(self, logits)
         return uniforms.law
 
-    def draw_after_recording(self, logits):
-        self.law(logits)  # ``draw`` asks for its number before it makes the law
-        return draw(self, logits)
-
     drafter.propose = recorded_propose
     monkeypatch.setattr(Sampler, "law", recorded_law)
-    monkeypatch.setattr(Sampler, "draw", draw_after_recording)
-    monkeypatch.setattr("dsparkref.decode.loop.draw_uniforms", uniforms)
+    monkeypatch.setattr("dsparkref.decode.cycle.draw_uniforms", uniforms)
     options |= {"max_new_tokens": COUNT, "temperature": TEMPERATURE}
     for run in runs:
         tokens = generate(target, drafter, PROMPT, **options).tokens
