@@ -19,6 +19,7 @@ from dsparkref import (
     ConfidenceThreshold,
     Drafter,
     FixedLength,
+    Target,
     generate,
     generate_batch,
 )
@@ -135,7 +136,8 @@ def test_seeded_rows_equal_single_runs(head, verifier):
         assert_same(generation, want)
     lengths = {cycle.verify_len for row in got for cycle in row.cycles}
     assert len(lengths) > 2  # ragged: rows were padded
-    assert any(cycle.num_accepted for row in got for cycle in row.cycles)
+    if verifier == "rejection":
+        assert any(cycle.num_accepted for row in got for cycle in row.cycles)
 
 
 def test_rows_accept_different_numbers():
@@ -187,6 +189,64 @@ def test_sliding_window_target():
         assert_same(generation, generate(target, drafter, prompt, max_new_tokens=12))
 
 
+def wrong_positions(change):
+    def forward(self, *args, **options):
+        if "position_ids" in options:
+            options = change(options)
+        return forward.real(self, *args, **options)
+
+    forward.real = Target.forward
+    return forward
+
+
+MUTANTS = {
+    "positions count the padding": (
+        "dsparkref.decode.target.Target.forward",
+        wrong_positions(lambda options: options | {"position_ids": None}),
+    ),
+    "padding is seen": (
+        "dsparkref.decode.target.Target.forward",
+        wrong_positions(lambda options: options | {"attention_mask": None}),
+    ),
+    "all rows as long as the longest": (
+        "dsparkref.decode.cycle.check_lengths",
+        lambda _, rows, size, **__: torch.full((rows,), size),
+    ),
+    "one stream for all": (
+        "dsparkref.decode.cycle.Decoding._uniforms",
+        lambda self, rows, lengths: [
+            torch.rand(length + 1, generator=rows[0].generator) for length in lengths
+        ],
+    ),
+    "the drafter sees its padding": (
+        "dsparkref.draft.context.ContextBatch.mask",
+        lambda *_: None,
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_planted_mutants_are_caught(mutant, monkeypatch, no_shape_checks):
+    """Each makes some row differ from its single run, in a case the tests above see."""
+    target = tiny_target(dtype=torch.float64)
+    drafter = tiny_drafter(target)
+    options = {"max_new_tokens": 10, "temperature": 1.0}
+    options["policy"] = ConfidenceThreshold(0.4)
+    want = [
+        counts(generate(target, drafter, prompt, generator=seed, **options))
+        for seed, prompt in enumerate(PROMPTS)
+    ]
+
+    def batch():
+        seeds = range(len(PROMPTS))
+        rows = generate_batch(target, drafter, PROMPTS, generators=seeds, **options)
+        return [counts(row) for row in rows]
+
+    assert batch() == want
+    monkeypatch.setattr(*MUTANTS[mutant])
+    assert batch() != want
+
+
 # --- requests come and go --------------------------------------------------------
 
 
@@ -215,8 +275,8 @@ def test_own_stop_tokens_and_finished_rows_leave_the_batch():
     rights = [99, 99, 99, 99]
     drafter = Library(rights)
     decoder, calls = BatchDecoder(target, drafter), Calls(target.model)
-    stops = [[REPLIES[0][0]], [REPLIES[1][2]], [], []]
-    ends = [1, REPLIES[1].index(REPLIES[1][2]) + 1, 11, 16]
+    stops = [[REPLIES[0][0]], [REPLIES[1][4]], [], []]
+    ends = [1, 5, 11, 16]
     for number, stop in enumerate(stops):
         decoder.add(
             PROMPTS[number],
