@@ -190,8 +190,9 @@ class BatchDecoder:
         if number not in self._waiting and number not in self._running:
             expected = f"one of {[*self._waiting, *self._running]}"
             raise problem("number", "name a request in progress", expected, number)
-        for place in (self._waiting, self._running, self._traces):
-            place.pop(number, None)
+        self._waiting.pop(number, None)
+        self._running.pop(number, None)
+        self._traces.pop(number)
 
     def finished(self) -> dict[int, Generation]:
         """Hand over, once, the requests that have ended since the last call."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from dsparkref.draft.backbone import KeysValues
@@ -255,9 +256,10 @@ class SessionBatch:
         brought = tokens.new_tensor(list(counts))
         step = torch.arange(tokens.shape[1], device=tokens.device)
         before = torch.arange(longest, device=tokens.device)
-        visible = torch.cat(
-            [before >= longest - held[:, None], step < brought[:, None]], dim=1
-        )  # [R, longest + n]
+        # Padding among the new tokens stays visible: causality hides it from the
+        # tokens before it, and a query that sees nothing at all would be NaN.
+        visible = before >= longest - held[:, None]  # [R, longest]
+        visible = pad(visible, (0, len(step)), value=True)  # [R, longest + n]
         cache = self._side_by_side()
         output = self._target.forward(
             tokens.masked_fill(step >= brought[:, None], 0),
