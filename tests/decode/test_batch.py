@@ -443,6 +443,21 @@ def test_propose_batch_equals_propose():
         assert [cache.length for cache in caches] == [6, 6, 11]
 
 
+def test_propose_batch_wants_one_of_each_per_request(no_shape_checks):
+    drafter = tiny_drafter(TARGET)
+    rows = [torch.zeros(1, 3, drafter.spec.feature_size)] * 2
+    anchors = torch.tensor([3, 4])
+    for options, pattern in (
+        ({"generators": [1]}, "generators must be one per request: expected 2, got 1"),
+        ({"caches": [drafter.new_cache()]}, "caches must be one per request"),
+        ({"anchors": anchors[:1]}, r"anchors must have shape \[R\]: expected \[2\]"),
+        ({"target_hidden": [rows[0].expand(2, -1, -1)] * 2}, "target_hidden must have"),
+    ):
+        options = {"target_hidden": rows, "anchors": anchors} | options
+        with pytest.raises(ValueError, match=pattern):
+            drafter.propose_batch(**options)
+
+
 class Shared(Policy):
     """A budget of drafts for all requests; remembers what it was shown."""
 
