@@ -17,6 +17,7 @@ from dsparkref.checkpoints.io import (
     new_drafter,
     save_drafter,
 )
+from dsparkref.decode.batch import BatchDecoder, generate_batch
 from dsparkref.decode.loop import autoregressive, decode_cycles, generate
 from dsparkref.decode.target import Target
 from dsparkref.draft.blocks import aligned_target_logits, supervised_positions
@@ -69,7 +70,7 @@ __all__ = [
     "Target", "Drafter", "DrafterSpec", "Pair",
     "load_target", "load_drafter", "load_pair", "new_drafter", "save_drafter",
     # decoding
-    "generate", "decode_cycles", "autoregressive",
+    "generate", "decode_cycles", "autoregressive", "generate_batch", "BatchDecoder",
     "Generation", "CycleTrace", "Proposal", "Verdict", "BlockOutput",
     # verifying
     "probabilities", "accept_probability", "accept_rate", "residual_distribution",

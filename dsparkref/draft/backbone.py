@@ -188,16 +188,18 @@ class Backbone(nn.Module):
         self.norm = RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps)
 
     def context(
-        self, target_hidden: Float[Tensor, "B T LD"], start: int = 0
+        self,
+        target_hidden: Float[Tensor, "B T LD"],
+        start: int | Int[Tensor, "B 1"] = 0,
     ) -> list[KeysValues]:
         """Return each layer's keys and values of the context tokens.
 
         Eq. 2: H_ctx = RMSNorm(W_c [H^(l1) ; ... ; H^(lm)]), shared by all layers and
-        computed once per committed token. ``start`` is the position of row 0.
+        computed once per committed token. ``start`` is the position of row 0, one
+        for all or one for each.
         """
         context = self.context_norm(self.context_proj(target_hidden))  # [B, T, D]
-        stop = start + context.shape[1]
-        positions = torch.arange(start, stop, device=context.device)[None]
+        positions = start + torch.arange(context.shape[1], device=context.device)[None]
         cos, sin = rotary(positions, self.spec.head_dim, self.spec.rope_theta)
         layers = cast("list[DraftLayer]", self.layers)
         return [layer.attention.keys_values(context, cos, sin) for layer in layers]

@@ -14,14 +14,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.nn.utils.rnn import pad_sequence
 
-from dsparkref.draft.backbone import Backbone, ContextCache, KeysValues
+from dsparkref.draft.backbone import Backbone, ContextCache
 from dsparkref.draft.blocks import (
     block_positions,
     block_tokens,
     gather_rows,
     training_mask,
 )
+from dsparkref.draft.context import ContextBatch
 from dsparkref.draft.describe import describe_drafter
 from dsparkref.draft.heads import ConfidenceHead, build_head
 from dsparkref.draft.spec import DrafterSpec
@@ -148,33 +150,56 @@ class Drafter(nn.Module):
 
         Differs: z-lab's code drafts greedily at every temperature.
         """
-        self._check_features(target_hidden)
         check_shape("anchor", anchor, "B", B=1)
+        return self.propose_batch(
+            [target_hidden],
+            anchor,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            generators=[generator],
+            caches=None if cache is None else [cache],
+        )
+
+    @torch.no_grad()
+    def propose_batch(
+        self,
+        target_hidden: Sequence[Float[Tensor, "1 _ LD"]],
+        anchors: Int[Tensor, " R"],
+        *,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generators: Sequence[torch.Generator | int | None] | None = None,
+        caches: Sequence[ContextCache] | None = None,
+    ) -> Proposal:
+        """Draft one block for each of R requests in one pass; all fields are [R, ...].
+
+        Per request as ``propose`` has it: features, anchor, generator, cache. A
+        request draws the same numbers from its generator as it would alone.
+        """
         check_settings(temperature, top_k, top_p)
-        generator = as_generator(generator)
-        hidden, base_logits = self._draft_block(target_hidden, anchor, cache)
-        shape = base_logits.shape[:2]
-        uniforms = draw_uniforms(shape, generator=generator, device=hidden.device)
-        state, previous = self.head.init_state(1), anchor
-        tokens, p_draft, draft_logits, confidence = [], [], [], []
-        for k in range(self.block_size):
-            bias, state = self.head.step(state, previous, hidden[:, k])
-            logits = base_logits[:, k] + bias  # [1, V]
-            probs = make_law(widen(logits), temperature, top_k, top_p)
-            confidence.append(self._confidence_logit(hidden[:, k], state, previous))
-            previous = invert_cdf(probs, uniforms[:, k])  # [1]
-            tokens.append(previous)
-            p_draft.append(probs)
-            draft_logits.append(logits)
-        corrected = torch.stack(draft_logits, dim=1)  # [1, K, V]
-        check_logits("draft logits", corrected)  # at once: a NaN shows all the same
-        return Proposal(
-            tokens=torch.stack(tokens, dim=1),
-            p_draft=torch.stack(p_draft, dim=1),
-            draft_logits=corrected,
-            base_logits=base_logits,
-            hidden=hidden,
-            confidence=self._calibrated(_stack(confidence)),
+        for rows in target_hidden:
+            self._check_features(rows, B=1)
+        requests = len(target_hidden)
+        check_shape("anchors", anchors, "R", R=requests)
+        if caches is None:
+            caches = [self.new_cache() for _ in range(requests)]
+        generators = [None] * requests if generators is None else generators
+        for name, given in (("caches", caches), ("generators", generators)):
+            if len(given) != requests:
+                raise problem(name, "be one per request", requests, len(given))
+        streams = [as_generator(generator) for generator in generators]
+        counts = [rows.shape[1] for rows in target_hidden]
+        features = pad_sequence([rows[0] for rows in target_hidden], batch_first=True)
+        context = ContextBatch(caches, counts)
+        hidden, base_logits = self._draft_block(features, anchors, context)
+        shape = 1, self.block_size
+        uniforms = torch.cat(
+            [draw_uniforms(shape, generator=g, device=hidden.device) for g in streams]
+        )  # [R, K]
+        return self._draw(
+            hidden, base_logits, anchors, uniforms, temperature, top_k, top_p
         )
 
     def teacher_forced(
@@ -234,22 +259,56 @@ class Drafter(nn.Module):
         )
 
     def _draft_block(
-        self, target_hidden: Tensor, anchor: Tensor, cache: ContextCache | None
+        self, target_hidden: Tensor, anchor: Tensor, cache: ContextBatch | None
     ) -> tuple[Tensor, Tensor]:
         """Run the backbone once: h [B, K, D] and U [B, K, V]."""
-        start = 0 if cache is None else cache.length
-        rows = target_hidden.to(self.dtype)
-        context: list[KeysValues] = self.backbone.context(rows, start)
-        if cache is not None:
-            cache.extend(context)
+        rows, slots, mask = target_hidden.to(self.dtype), self.spec.num_slots, None
+        if cache is None:
+            context = self.backbone.context(rows)
+            lengths = torch.full((1, 1), rows.shape[1], device=rows.device)
+        else:
+            start = cache.lengths(rows.device)  # [B, 1]
+            cache.extend(self.backbone.context(rows, start))
             context = cache.keys_values()
-        slots = self.spec.num_slots
-        first = start + target_hidden.shape[1]  # the anchor's position
-        positions = torch.arange(first, first + slots, device=rows.device)[None]
+            lengths, mask = cache.lengths(rows.device), cache.mask(slots, rows.device)
+        positions = block_positions(lengths, slots)[:, 0]  # the anchor's is the length
         tokens = block_tokens(anchor, slots, self.spec.mask_token_id)  # [B, Q]
-        hidden = self.backbone(self.embed(tokens), context, positions)
+        hidden = self.backbone(self.embed(tokens), context, positions, mask)
         hidden = self._drafting_slots(hidden)
         return hidden, self.unembed(hidden)
+
+    def _draw(
+        self,
+        hidden: Float[Tensor, "B K D"],
+        base_logits: Float[Tensor, "B K V"],
+        anchors: Int[Tensor, " B"],
+        uniforms: Float[Tensor, "B K"],
+        temperature: float,
+        top_k: int | None,
+        top_p: float | None,
+    ) -> Proposal:
+        """Walk the head through the block, each step fed with what was just drawn."""
+        state, previous = self.head.init_state(len(anchors)), anchors
+        tokens, p_draft, draft_logits, confidence = [], [], [], []
+        for k in range(self.block_size):
+            bias, state = self.head.step(state, previous, hidden[:, k])
+            logits = base_logits[:, k] + bias  # [B, V]
+            probs = make_law(widen(logits), temperature, top_k, top_p)
+            confidence.append(self._confidence_logit(hidden[:, k], state, previous))
+            previous = invert_cdf(probs, uniforms[:, k])  # [B]
+            tokens.append(previous)
+            p_draft.append(probs)
+            draft_logits.append(logits)
+        corrected = torch.stack(draft_logits, dim=1)  # [B, K, V]
+        check_logits("draft logits", corrected)  # at once: a NaN shows all the same
+        return Proposal(
+            tokens=torch.stack(tokens, dim=1),
+            p_draft=torch.stack(p_draft, dim=1),
+            draft_logits=corrected,
+            base_logits=base_logits,
+            hidden=hidden,
+            confidence=self._calibrated(_stack(confidence)),
+        )
 
     def _drafting_slots(self, hidden: Float[Tensor, "B Q D"]) -> Tensor:
         """Drop slot 0 where the anchor's own slot predicts nothing."""
@@ -286,9 +345,9 @@ class Drafter(nn.Module):
             return torch.sigmoid(widen(logits))
         return apply_sts(logits, temperatures)
 
-    def _check_features(self, target_hidden: Tensor) -> dict[str, int]:
+    def _check_features(self, target_hidden: Tensor, **sizes: int) -> dict[str, int]:
         """Check the target features' width and device; return B and T."""
-        sizes = check_shape("target_hidden", target_hidden, "B T LD")
+        sizes = check_shape("target_hidden", target_hidden, "B T LD", **sizes)
         width, expected = sizes.pop("LD"), self.spec.feature_size
         if width != expected:
             layers = f"{len(self.spec.target_layer_ids)} layers"
