@@ -163,8 +163,10 @@ def rank_drafts(
     """
     check_shape("survival", survival, "R K")
     chances = widen(survival, "survival").detach().cpu().double()
-    if not ((chances >= 0) & (chances <= 1)).all():  # NaN is outside too
-        raise problem("survival", "be a probability", "numbers in [0, 1]", "others")
+    outside = ~((chances >= 0) & (chances <= 1))  # NaN is outside too
+    if outside.any():
+        got = chances[outside][0].item()
+        raise problem("survival", "be a probability", "numbers in [0, 1]", got)
     if (chances.diff(dim=1) > 0).any():
         hint = "Pass survival(confidence), not the confidence itself."
         rule, expected = "be a running product", "values that never rise along a block"
