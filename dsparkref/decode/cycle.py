@@ -6,7 +6,7 @@ keeps a prefix of each row and adds one token of its own: that request's next an
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -105,9 +105,12 @@ class Running:
         verdict: Verdict,
         hidden: Tensor,
         seconds: tuple[float, float],
-        **tables: Any,
+        tables: Mapping[str, Any],
     ) -> CycleTrace:
-        """Take in what a cycle decided, after the session has committed it."""
+        """Take in what a cycle decided, after the session has committed it.
+
+        ``tables`` are the trace's tensors, as far as they are kept.
+        """
         num_accepted, next_token = int(verdict.num_accepted), int(verdict.next_token)
         drafts, confidence = proposal.tokens[0].tolist(), proposal.confidence
         emitted = self.request.keep([*drafts[:num_accepted], next_token])
@@ -204,7 +207,7 @@ class Decoding:
             hidden = output.hidden[index : index + 1]
             kept = tables if keep_tensors else {}
             traces.append(
-                row.advance(own_proposal, length, own_verdict, hidden, seconds, **kept)
+                row.advance(own_proposal, length, own_verdict, hidden, seconds, kept)
             )
         return traces
 

@@ -154,7 +154,7 @@ def test_rows_accept_different_numbers():
     assert [c.num_accepted for c in got[3].cycles[:4]] == [1, 3, 2, 1]
 
 
-@pytest.mark.parametrize("order", permutations(range(3)))
+@pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_order_and_neighbours_do_not_matter(order):
     """F3: rows with 0, 2 and all drafts verified in one step, in every order."""
     rights = [99, (0, 99), 99]
