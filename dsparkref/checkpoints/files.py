@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,17 @@ from torch import Tensor
 from dsparkref.shapes import problem
 
 Source = str | os.PathLike[str]
+
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+# the dtypes that a checkpoint here may hold; any other stands as uint8 and is refused
+HEADER_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "BOOL": torch.bool,
+}
 
 
 @contextmanager
@@ -121,12 +132,33 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Return all tensors of a folder's safetensors files."""
+    return _read(folder, lambda file, name: file.get_tensor(name))
+
+
+def read_headers(folder: Path) -> dict[str, Tensor]:
+    """Return name, shape and dtype of all tensors, as tensors without values.
+
+    They live on torch's meta device, so nothing of a file but its header is read.
+    """
+    return _read(folder, _header)
+
+
+def _header(file: Any, name: str) -> Tensor:
+    part = file.get_slice(name)
+    dtype = HEADER_DTYPES.get(part.get_dtype(), torch.uint8)
+    return torch.empty(part.get_shape(), dtype=dtype, device="meta")
+
+
+def _read(folder: Path, take: Callable[[Any, str], Tensor]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for path in weight_files(folder):
         try:
             with safe_open(path, framework="pt") as file:
-                names = file.keys()
-                tensors |= {name: file.get_tensor(name) for name in names}
+                for name in file.keys():  # noqa: SIM118 (no mapping)
+                    if name in tensors:
+                        rule, got = "stand in one file", f"a second one in {path.name}"
+                        raise problem(name, rule, "one tensor of a name", got)
+                    tensors[name] = take(file, name)
         except SafetensorError as error:
             expected = "a complete safetensors file"
             hint = "It may have been cut off while it was copied; fetch it again."
@@ -136,11 +168,16 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return a folder's safetensors files, in order."""
+    """Return a folder's safetensors files, in order; a pickle stays shut."""
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
+        pickles = sorted(p.name for p in folder.glob("*") if p.suffix in PICKLES)
         expected, got = "a *.safetensors file", f"none in {folder}"
-        raise problem("weights", "be there", expected, got, "", FileNotFoundError)
+        hint = ""
+        if pickles:
+            got = ", ".join(pickles)
+            hint = "A pickle can run any program when it is opened: convert it first."
+        raise problem("weights", "be there", expected, got, hint, FileNotFoundError)
     return paths
 
 

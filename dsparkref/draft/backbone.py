@@ -10,6 +10,7 @@ stands strictly before its anchor.
 Written out on torch alone; nothing here depends on transformers.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -207,15 +208,17 @@ class Backbone(nn.Module):
         block: Float[Tensor, "B P D"],
         context: list[KeysValues],
         positions: Int[Tensor, "#B P"],
-        mask: Bool[Tensor, "B 1 P keys"] | None = None,
+        masks: Sequence[Bool[Tensor, "B 1 P keys"] | None] | None = None,
     ) -> Float[Tensor, "B P D"]:
         """Return the hidden states of the block's slots, after the final norm.
 
         ``block`` holds the embeddings of the anchor and the mask tokens,
-        ``positions`` their absolute positions. ``mask`` (True: visible) is for
-        training, where many blocks share one context; None: all see all.
+        ``positions`` their absolute positions. ``masks`` (one per layer, True:
+        visible) are for training, where many blocks share one context, and for layers
+        with causal blocks or windows; None: all see all.
         """
         cos, sin = rotary(positions, self.spec.head_dim, self.spec.rope_theta)
-        for layer, keys_values in zip(self.layers, context, strict=True):
-            block = layer(block, keys_values, cos, sin, mask)
+        masks = masks or [None] * len(self.layers)
+        for layer, known, mask in zip(self.layers, context, masks, strict=True):
+            block = layer(block, known, cos, sin, mask)
         return self.norm(block)

@@ -18,11 +18,12 @@ from dsparkref.draft.blocks import (
     block_positions,
     block_tokens,
     gather_rows,
-    training_mask,
+    layer_masks,
 )
 from dsparkref.draft.describe import describe_drafter
 from dsparkref.draft.heads import ConfidenceHead, build_head
 from dsparkref.draft.spec import DrafterSpec
+from dsparkref.draft.vocabulary import DraftVocabulary
 from dsparkref.records import BlockOutput, Proposal, TrainingOutput
 from dsparkref.shapes import check_logits, check_shape, problem
 from dsparkref.verify.sampling import as_generator, draw_uniforms, probabilities, sample
@@ -52,11 +53,15 @@ class Drafter(nn.Module):
         check_shape("embedding", embedding, "V D", **sizes)
         check_shape("lm_head", lm_head, "V D", **sizes)
         self._borrowed = Borrowed(embedding, lm_head)
-        shape = (spec.vocab_size, spec.hidden_size)
         if spec.owns_embedding:
-            self.own_embedding = nn.Parameter(torch.empty(shape), requires_grad=False)
+            self.own_embedding = _frozen(spec.vocab_size, spec.hidden_size)
         if spec.owns_lm_head:
-            self.own_lm_head = nn.Parameter(torch.empty(shape), requires_grad=False)
+            self.own_lm_head = _frozen(spec.num_draftable, spec.hidden_size)
+        self.vocabulary = (
+            DraftVocabulary(spec.vocab_size, spec.draft_vocab_size)
+            if spec.draft_vocab_size
+            else None
+        )
         self.backbone = Backbone(spec)
         self.head = build_head(spec, self.embed)
         self.confidence = (
@@ -95,17 +100,26 @@ class Drafter(nn.Module):
         """Return an empty context cache for one request."""
         return ContextCache(self.spec.num_layers)
 
+    def tables(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, "Vd D"]]:
+        """Return the embedding and the LM head in use: its own, or the target's."""
+        spec, borrowed = self.spec, self._borrowed
+        return (
+            self.own_embedding if spec.owns_embedding else borrowed.embedding,
+            self.own_lm_head if spec.owns_lm_head else borrowed.lm_head,
+        )
+
     def embed(self, tokens: Int[Tensor, "*B"]) -> Float[Tensor, "*B D"]:
         """Return token embeddings in the drafter's dtype."""
-        owned = self.spec.owns_embedding
-        table = self.own_embedding if owned else self._borrowed.embedding
-        return nn.functional.embedding(tokens, table).to(self.dtype)
+        return nn.functional.embedding(tokens, self.tables()[0]).to(self.dtype)
 
-    def unembed(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Return the base logits U of hidden states."""
-        owned = self.spec.owns_lm_head
-        table = self.own_lm_head if owned else self._borrowed.lm_head
+    def unembed(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B Vd"]:
+        """Return the base logits U of hidden states, over what can be drafted."""
+        table = self.tables()[1]
         return linear(hidden.to(table.dtype), table)
+
+    def spread(self, logits: Float[Tensor, "*B Vd"]) -> Float[Tensor, "*B V"]:
+        """Return logits over the target's vocabulary: -inf for what is not drafted."""
+        return logits if self.vocabulary is None else self.vocabulary.spread(logits)
 
     @torch.no_grad()
     def propose(
@@ -131,14 +145,14 @@ class Drafter(nn.Module):
         self._check_features(target_hidden)
         check_shape("anchor", anchor, "B", B=1)
         generator = as_generator(generator)
-        hidden, base_logits = self._draft_block(target_hidden, anchor, cache)
+        hidden, base_logits, state = self._draft_block(target_hidden, anchor, cache)
         shape = base_logits.shape[:2]
         uniforms = draw_uniforms(shape, generator=generator, device=hidden.device)
-        state, previous = self.head.init_state(1), anchor
+        previous = anchor
         tokens, p_draft, draft_logits, confidence = [], [], [], []
         for k in range(self.block_size):
             bias, state = self.head.step(state, previous, hidden[:, k])
-            logits = base_logits[:, k] + bias  # [1, V]
+            logits = self.spread(base_logits[:, k] + bias)  # [1, V]
             draft_logits.append(logits)
             check_logits(DRAFT_LOGITS, torch.cat(draft_logits))  # an error names k
             probs = probabilities(logits, temperature, top_k, top_p)
@@ -150,7 +164,7 @@ class Drafter(nn.Module):
             tokens=torch.stack(tokens, dim=1),
             p_draft=torch.stack(p_draft, dim=1),
             draft_logits=torch.stack(draft_logits, dim=1),
-            base_logits=base_logits,
+            base_logits=self.spread(base_logits),
             hidden=hidden,
             confidence=self._calibrated(_stack(confidence)),
         )
@@ -166,9 +180,12 @@ class Drafter(nn.Module):
         """
         sizes = self._check_features(target_hidden)
         check_shape("prev_tokens", prev_tokens, "B K", B=sizes["B"], K=self.block_size)
-        hidden, base_logits = self._draft_block(target_hidden, prev_tokens[:, 0], None)
-        draft_logits, confidence = self._correct(hidden, base_logits, prev_tokens)
-        return BlockOutput(hidden, base_logits, draft_logits, confidence)
+        anchor = prev_tokens[:, 0]
+        hidden, base_logits, state = self._draft_block(target_hidden, anchor, None)
+        draft_logits, confidence = self._correct(
+            hidden, base_logits, prev_tokens, state
+        )
+        return BlockOutput(hidden, self.spread(base_logits), draft_logits, confidence)
 
     def training_forward(
         self,
@@ -192,18 +209,20 @@ class Drafter(nn.Module):
             input_ids.gather(1, anchors), slots, self.spec.mask_token_id
         ).flatten(1)  # [B, N*Q]
         context = self.backbone.context(target_hidden.to(self.dtype))
-        mask = training_mask(anchors, slots, length)
-        hidden = self.backbone(self.embed(tokens), context, positions, mask)
-        hidden = self._drafting_slots(hidden.view(batch * blocks, slots, -1))
-        base_logits = self.unembed(hidden)  # [B*N, K, V]
-
+        masks = layer_masks(self.spec, anchors, length)
+        hidden = self.backbone(self.embed(tokens), context, positions, masks)
+        hidden = hidden.view(batch * blocks, slots, -1)  # [B*N, Q, D]
         window = block_positions(anchors, self.block_size + 1)
         window_tokens = gather_rows(input_ids, window)  # [B, N, K+1]
         prev_tokens = window_tokens[..., :-1].flatten(0, 1)  # [B*N, K]
-        draft_logits, confidence = self._correct(hidden, base_logits, prev_tokens)
+        hidden, state = self._drafting_slots(hidden, prev_tokens[:, 0])
+        base_logits = self.unembed(hidden)  # [B*N, K, V]
+        draft_logits, confidence = self._correct(
+            hidden, base_logits, prev_tokens, state
+        )
         grid = (batch, blocks)
         return TrainingOutput(
-            base_logits=base_logits.unflatten(0, grid),  # [B, N, K, V]
+            base_logits=self.spread(base_logits).unflatten(0, grid),  # [B, N, K, V]
             draft_logits=draft_logits.unflatten(0, grid),
             confidence_logits=None
             if confidence is None
@@ -213,8 +232,8 @@ class Drafter(nn.Module):
 
     def _draft_block(
         self, target_hidden: Tensor, anchor: Tensor, cache: ContextCache | None
-    ) -> tuple[Tensor, Tensor]:
-        """Run the backbone once: h [B, K, D] and U [B, K, V]."""
+    ) -> tuple[Tensor, Tensor, Any]:
+        """Run the backbone once: h [B, K, D], U [B, K, V] and the head's state."""
         start = 0 if cache is None else cache.length
         rows = target_hidden.to(self.dtype)
         context: list[KeysValues] = self.backbone.context(rows, start)
@@ -225,26 +244,35 @@ class Drafter(nn.Module):
         first = start + target_hidden.shape[1]  # the anchor's position
         positions = torch.arange(first, first + slots, device=rows.device)[None]
         tokens = block_tokens(anchor, slots, self.spec.mask_token_id)  # [B, Q]
-        hidden = self.backbone(self.embed(tokens), context, positions)
-        hidden = self._drafting_slots(hidden)
-        return hidden, self.unembed(hidden)
+        masks = None
+        if self.spec.causal_layers or self.spec.window_layers:
+            masks = layer_masks(self.spec, positions[:, :1], first)
+        hidden = self.backbone(self.embed(tokens), context, positions, masks)
+        hidden, state = self._drafting_slots(hidden, anchor)
+        return hidden, self.unembed(hidden), state
 
-    def _drafting_slots(self, hidden: Float[Tensor, "B Q D"]) -> Tensor:
-        """Drop slot 0 where the anchor's own slot predicts nothing."""
-        return hidden if self.spec.anchor_predicts else hidden[:, 1:]
+    def _drafting_slots(
+        self, hidden: Float[Tensor, "B Q D"], anchor: Int[Tensor, " B"]
+    ) -> tuple[Tensor, Any]:
+        """Drop slot 0 where the anchor's own slot predicts nothing; start the head."""
+        state = self.head.init_state(len(hidden))
+        if self.spec.anchor_predicts:
+            return hidden, state
+        if self.head.walks_slot_0:
+            _, state = self.head.step(state, anchor, hidden[:, 0])
+        return hidden[:, 1:], state
 
     def _correct(
-        self, hidden: Tensor, base_logits: Tensor, prev_tokens: Tensor
+        self, hidden: Tensor, base_logits: Tensor, prev_tokens: Tensor, state: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Walk the head over given tokens: U + B [B, K, V], confidence [B, K]."""
-        state = self.head.init_state(len(hidden))
         draft_logits, confidence = [], []
         for k in range(self.block_size):
             previous = prev_tokens[:, k]
             bias, state = self.head.step(state, previous, hidden[:, k])
             draft_logits.append(base_logits[:, k] + bias)
             confidence.append(self._confidence_logit(hidden[:, k], state, previous))
-        return torch.stack(draft_logits, dim=1), _stack(confidence)
+        return self.spread(torch.stack(draft_logits, dim=1)), _stack(confidence)
 
     def _confidence_logit(
         self, hidden: Tensor, state: Any, previous: Tensor
@@ -281,6 +309,10 @@ class Drafter(nn.Module):
 
 
 DRAFT_LOGITS = "draft logits"
+
+
+def _frozen(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape), requires_grad=False)
 
 
 def _stack(columns: list[Tensor | None]) -> Tensor | None:

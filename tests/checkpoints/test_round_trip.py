@@ -15,7 +15,7 @@ from tiny_models import (
 )
 
 from dsparkref import autoregressive, load_drafter, load_target, save_drafter
-from dsparkref.checkpoints import io
+from dsparkref.checkpoints import save
 
 EVERY_HEAD = pytest.mark.parametrize("head", HEADS)
 
@@ -111,7 +111,7 @@ def test_interrupted_save_leaves_the_old_folder_and_no_debris(
     def fail(*_):
         raise error("disk full")
 
-    monkeypatch.setattr(io, step, fail)
+    monkeypatch.setattr(save, step, fail)
     for folder in ("drafter", "fresh"):
         with pytest.raises(error, match="disk full"):
             save_drafter(shaken(drafter, seed=9), tmp_path / folder)

@@ -21,6 +21,7 @@ from dsparkref.records import TrainingOutput
 from dsparkref.train.loss import block_loss
 
 FOLDERS = ("deepspec_dflash", "deepspec_vanilla", "domino", "zlab_dflash")
+FOLDERS += ("modelopt_vanilla", "speculators_dspark")
 TRAINED = ("deepspec_dflash", "deepspec_vanilla")
 ROUNDS = {"round1": 9, "round2": 11}
 TOLERANCE = 2e-5
