@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,10 +87,22 @@ def find_folder(source: Source) -> Path:
         return _existing(data_folder() / "tiny" / "drafters" / text[5:], text)
     if Path(text).is_dir():
         return Path(text)
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not text.startswith("."):
+    if is_hub_id(text):
         return _download(text)
     expected = "'tiny', an existing folder or a Hub id OWNER/NAME"
     raise problem("source", "exist", expected, repr(text), "", FileNotFoundError)
+
+
+def is_hub_id(source: Source) -> bool:
+    """Whether a source is OWNER/NAME on the Hub: no folder, and none of ours.
+
+    >>> is_hub_id("z-lab/Qwen3-4B-DFlash-b16"), is_hub_id("tiny/markov")
+    (True, False)
+    """
+    text = str(source)
+    if text.startswith((".", "tiny/")) or Path(text).is_dir():
+        return False
+    return re.fullmatch(r"[\w.-]+/[\w.-]+", text) is not None
 
 
 def _existing(folder: Path, source: str) -> Path:
@@ -105,8 +117,28 @@ def _download(repo_id: str) -> Path:
     from huggingface_hub import snapshot_download
 
     patterns = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
-    try:
+    with _hub_errors(repo_id):
         return Path(snapshot_download(repo_id, allow_patterns=patterns))
+
+
+def read_remote(repo_id: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the config and the headers of a Hub id, without its weights."""
+    from huggingface_hub import get_safetensors_metadata, hf_hub_download
+
+    with _hub_errors(repo_id):
+        config = Path(hf_hub_download(repo_id, "config.json"))
+        files = get_safetensors_metadata(repo_id).files_metadata.values()
+    headers = {}
+    for file in files:
+        for name, header in file.tensors.items():
+            headers[name] = blank_tensor(header.shape, header.dtype)
+    return read_config(config.parent), headers
+
+
+@contextmanager
+def _hub_errors(repo_id: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError) as error:  # the hub's errors are OSErrors
         expected = "a folder, or a repository on the Hugging Face Hub"
         hint = f"The download failed: {str(error).splitlines()[0]}"
@@ -145,8 +177,17 @@ def read_headers(folder: Path) -> dict[str, Tensor]:
 
 def _header(file: Any, name: str) -> Tensor:
     part = file.get_slice(name)
-    dtype = HEADER_DTYPES.get(part.get_dtype(), torch.uint8)
-    return torch.empty(part.get_shape(), dtype=dtype, device="meta")
+    return blank_tensor(part.get_shape(), part.get_dtype())
+
+
+def blank_tensor(shape: Sequence[int], dtype: str) -> Tensor:
+    """Return a tensor without values from a header's shape and dtype.
+
+    >>> blank_tensor([2, 3], "BF16")
+    tensor(..., device='meta', size=(2, 3), dtype=torch.bfloat16)
+    """
+    kind = HEADER_DTYPES.get(dtype, torch.uint8)
+    return torch.empty(tuple(shape), dtype=kind, device="meta")
 
 
 def _read(folder: Path, take: Callable[[Any, str], Tensor]) -> dict[str, Tensor]:

@@ -2,7 +2,6 @@
 
 import warnings
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from dsparkref.checkpoints.files import (
     Source,
     find_folder,
     read_config,
-    read_headers,
     read_tensors,
     resolve_dtype,
 )
@@ -53,7 +51,8 @@ def load_drafter(
     """
     kind = target.dtype if dtype is None else resolve_dtype(dtype)
     where = target.device if device is None else resolve_device(device)
-    checkpoint = open_checkpoint(find_folder(source), layout)
+    folder = find_folder(source)
+    checkpoint = understand(read_config(folder), read_tensors(folder), layout)
     check_fit(checkpoint.spec, target)
     drafter = Drafter(checkpoint.spec, target.embedding, target.lm_head)
     drafter = drafter.to(device=where, dtype=kind)  # before the values: float64 stays
@@ -63,12 +62,10 @@ def load_drafter(
     return drafter.eval()
 
 
-def open_checkpoint(
-    folder: Path, layout: str | None = None, *, headers: bool = False
+def understand(
+    config: dict[str, Any], tensors: dict[str, Tensor], layout: str | None = None
 ) -> Checkpoint:
-    """Read and check a drafter's folder; with ``headers``, all but the values."""
-    config = read_config(folder)
-    tensors = read_headers(folder) if headers else read_tensors(folder)
+    """Read a config and the tensors beside it; on the meta device, all but values."""
     found = find_layout(recognise(config, tensors) if layout is None else layout)
     tensors = _without_prefix(tensors, found.old_prefix)
     spec = read_spec(config, tensors, found.name)

@@ -17,6 +17,11 @@ from dsparkref.checkpoints.files import (
 from dsparkref.decode.target import Target
 from dsparkref.shapes import problem
 
+# where configs name the kinds of their layers
+LAYER_KEYS = ("layer_types", "layers_block_type", "block_types")
+# families without attention, whose configs name no layers
+RECURRENT = ("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "recurrent_gemma")
+
 
 def load_target(
     source: Source = "tiny",
@@ -26,6 +31,9 @@ def load_target(
 ) -> Target:
     """Load a target: ``"tiny"``, a folder, or a Hub id.
 
+    Any causal language model of transformers with ordinary attention will do; layers
+    whose state cannot be rolled back are refused by name.
+
     device "auto": cuda where there is one, else cpu. dtype "auto": float32 on a CPU,
     bfloat16 where the GPU has it, else float16, whatever the file holds.
     """
@@ -34,7 +42,7 @@ def load_target(
     where = resolve_device(device)
     kind = _auto_dtype(where) if dtype == "auto" else resolve_dtype(dtype)
     folder = find_folder(source)
-    read_config(folder)
+    check_rollback(read_config(folder))
     weight_files(folder)
     with quiet_transformers():
         try:
@@ -56,7 +64,39 @@ def load_target(
     return Target(model.to(where), tokenizer)
 
 
+def check_rollback(config: dict[str, Any]) -> None:
+    """Refuse layers from which rejected tokens cannot be taken back.
+
+    A key-value cache forgets its last tokens by cutting them off. A recurrent state
+    has them mixed in, and a sliding window has already dropped what they pushed out;
+    a window as long as the model's context never drops anything.
+
+    >>> check_rollback({"layer_types": ["full_attention", "linear_attention"]})
+    Traceback (most recent call last):
+    ValueError: target's layer_types must keep every token: expected full_attention, \
+got linear_attention. Their state cannot be rolled back after a rejection.
+    """
+    config = config.get("text_config") or config
+    kinds = {kind for name in LAYER_KEYS for kind in config.get(name) or []}
+    window = config.get("sliding_window")
+    if config.get("use_sliding_window") is False:
+        window = None
+    if window is not None and not kinds:  # all layers have it
+        kinds = {"sliding_attention"}
+    context = config.get("max_position_embeddings")
+    if window is not None and context is not None and window >= context:
+        kinds -= {"sliding_attention"}
+    bad = sorted(kinds - {"full_attention", "attention"})
+    if config.get("model_type") in RECURRENT:
+        bad.append(f"model_type {config['model_type']}")
+    if bad:
+        hint = "Their state cannot be rolled back after a rejection."
+        rule, got = "keep every token", ", ".join(bad)
+        raise problem("target's layer_types", rule, "full_attention", got, hint)
+
+
 def resolve_device(device: str | torch.device) -> torch.device:
+    """Return a device of this machine from itself, its name, or "auto"."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -20,7 +20,7 @@ from dsparkref.draft.blocks import (
     gather_rows,
     layer_masks,
 )
-from dsparkref.draft.describe import describe_drafter
+from dsparkref.draft.describe import describe_spec
 from dsparkref.draft.heads import ConfidenceHead, build_head
 from dsparkref.draft.spec import DrafterSpec
 from dsparkref.draft.vocabulary import DraftVocabulary
@@ -90,11 +90,15 @@ class Drafter(nn.Module):
         """The device of the drafter's own weights."""
         return self.backbone.norm.weight.device
 
-    def describe(self) -> str:
-        """Return what this drafter is, in a few lines of words."""
+    def facts(self) -> dict[str, str]:
+        """Return what this drafter is: label -> words, in a fixed order."""
         total = sum(parameter.numel() for parameter in self.parameters())
         in_head = sum(parameter.numel() for parameter in self.head.parameters())
-        return describe_drafter(self.spec, total, in_head)
+        return describe_spec(self.spec, total, in_head)
+
+    def describe(self) -> str:
+        """Return what this drafter is, in a few lines of words."""
+        return "\n".join(f"{label}: {words}" for label, words in self.facts().items())
 
     def new_cache(self) -> ContextCache:
         """Return an empty context cache for one request."""
