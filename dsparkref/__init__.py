@@ -8,6 +8,7 @@ from dsparkref.analysis.metrics import (
     prefix_survival,
     speedup,
 )
+from dsparkref.checkpoints.inspect import describe
 from dsparkref.checkpoints.io import (
     Pair,
     load_drafter,
@@ -54,6 +55,7 @@ __all__ = [
     # the pair
     "Target", "Drafter", "DrafterSpec", "Pair",
     "load_target", "load_drafter", "load_pair", "new_drafter", "save_drafter",
+    "describe",
     # decoding
     "generate", "decode_cycles", "autoregressive",
     "Generation", "CycleTrace", "Proposal", "Verdict", "BlockOutput",

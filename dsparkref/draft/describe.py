@@ -159,7 +159,9 @@ def _confidence(spec: DrafterSpec) -> str:
 def _vocabulary(spec: DrafterSpec) -> str:
     if spec.draft_vocab_size is None:
         return f"drafts any of the target's {spec.vocab_size:,} tokens"
-    return f"drafts {spec.draft_vocab_size:,} of the target's {spec.vocab_size:,} tokens"
+    return (
+        f"drafts {spec.draft_vocab_size:,} of the target's {spec.vocab_size:,} tokens"
+    )
 
 
 def _weights(spec: DrafterSpec) -> str:

@@ -1,4 +1,4 @@
-"""A reduced draft vocabulary: the drafter's LM head knows some of the target's tokens."""
+"""A reduced draft vocabulary: an LM head that knows some of the target's tokens."""
 
 import math
 

@@ -56,6 +56,8 @@ def test_round_trip_is_bit_identical(head, tmp_path):
         {"confidence": False},
         {"attention_bias": True, "confidence_input": "hidden"},
         {"rope_theta": 500.0, "rms_norm_eps": 1e-5, "target_layer_ids": (-1, 2)},
+        {"window_layers": (1,), "window": 9, "causal_layers": (0, 1)},
+        {"draft_vocab_size": 7, "owns_lm_head": True},
     ],
     ids=lambda changes: ",".join(changes),
 )

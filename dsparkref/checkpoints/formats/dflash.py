@@ -22,7 +22,6 @@ from dsparkref.checkpoints.formats.reading import (
     read_confidence,
     read_markov,
     section,
-    window_size,
     windowed_layers,
 )
 from dsparkref.checkpoints.formats.writing import write_dflash
@@ -145,24 +144,23 @@ def _attention(keys: Keys, num_layers: int) -> dict[str, Any]:
     ModelOpt names all layers full, and says ``use_swa`` and ``causal`` for all.
     """
     everywhere = tuple(range(num_layers))
-    if keys.flag("use_swa", False):
-        windowed, window, rule = everywhere, keys.integer("swa_window_size"), "slot"
-        if keys.get("sliding_window", window) != window:
-            got = f"{window} and {keys.get('sliding_window')}"
-            rule = "equal sliding_window"
-            raise problem("swa_window_size", rule, "one window", got)
-    else:
-        windowed = windowed_layers(keys, num_layers)
-        window, rule = window_size(keys, windowed), "slot, block too"
-    non_causal = keys.flag("sliding_window_non_causal", False)
-    causal = () if non_causal else windowed
+    swa = keys.flag("use_swa", False)
+    windowed = everywhere if swa else windowed_layers(keys, num_layers)
+    causal = () if keys.flag("sliding_window_non_causal", False) else windowed
     for key in ("is_causal", "causal"):
         if keys.has(key):
             causal = everywhere if keys.flag(key, False) else ()
+    if not windowed:
+        return {"causal_layers": causal}
+    window = keys.integer("swa_window_size" if swa else "sliding_window")
+    if keys.get("sliding_window", window) != window:
+        got = f"{window} and {keys.get('sliding_window')}"
+        rule = "agree with sliding_window"
+        raise problem("swa_window_size", rule, "one window", got)
     return {
         "window_layers": windowed,
         "window": window,
-        "window_rule": rule,
+        "window_rule": "slot" if swa else "slot, block too",
         "causal_layers": causal,
     }
 

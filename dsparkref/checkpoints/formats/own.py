@@ -35,4 +35,4 @@ def write(spec: DrafterSpec) -> Config:
     return {"layout": "dsparkref", **asdict(spec)}
 
 
-OWN = Layout("dsparkref", read, dict.fromkeys(HEADS, {}), write)
+OWN = Layout("dsparkref", read, {head: {} for head in HEADS}, write)

@@ -124,7 +124,7 @@ def rope_theta(keys: Keys) -> float:
     for value in found:
         check_range("rope_theta", value, 0.0, open_low=True)
     if len({float(value) for value in found}) != 1:
-        got = " and ".join(map(str, found)) or "none"
+        got = sorted(map(float, found)) or "none"
         raise problem("rope_theta", "be given once", "one value", got)
     return float(found[0])
 
@@ -200,11 +200,6 @@ def windowed_layers(keys: Keys, num_layers: int) -> tuple[int, ...]:
         expected = f"{num_layers} names"
         raise problem("layer_types", "have one name per layer", expected, len(types))
     return sliding
-
-
-def window_size(keys: Keys, layers: tuple[int, ...]) -> int:
-    """Return W where a layer has a window, else 0."""
-    return keys.integer("sliding_window") if layers else 0
 
 
 def refuse_windows(keys: Keys, num_layers: int) -> None:

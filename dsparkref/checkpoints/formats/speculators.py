@@ -20,7 +20,6 @@ from dsparkref.checkpoints.formats.reading import (
     read_confidence,
     read_markov,
     section,
-    window_size,
     windowed_layers,
 )
 from dsparkref.draft.spec import DrafterSpec
@@ -61,13 +60,14 @@ def read(config: Config, tensors: Tensors) -> DrafterSpec:
 def _attention(keys: Keys, layer: Keys, num_layers: int) -> dict[str, Any]:
     """Read windows, which count from the anchor; they make the block causal."""
     windowed = windowed_layers(layer, num_layers)
+    if not windowed:
+        return {}
+    non_causal = keys.flag("sliding_window_non_causal", False)
     return {
         "window_layers": windowed,
-        "window": window_size(layer, windowed),
+        "window": layer.integer("sliding_window"),
         "window_rule": "anchor",
-        "causal_layers": ()
-        if keys.flag("sliding_window_non_causal", False)
-        else windowed,
+        "causal_layers": () if non_causal else windowed,
     }
 
 
