@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ from dsparkref.shapes import problem
 
 Source = str | os.PathLike[str]
 
+# what is fetched from the Hub: configs, tokenizers, safetensors; no code, no pickles
+PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 # the dtypes that a checkpoint here may hold; any other stands as uint8 and is refused
 HEADER_DTYPES = {
@@ -114,11 +117,39 @@ def _existing(folder: Path, source: str) -> Path:
 
 
 def _download(repo_id: str) -> Path:
+    """Return a repository's local copy; what is fetched is announced before it is."""
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
     with _hub_errors(repo_id):
-        return Path(snapshot_download(repo_id, allow_patterns=patterns))
+        try:
+            held = Path(
+                snapshot_download(
+                    repo_id, allow_patterns=PATTERNS, local_files_only=True
+                )
+            )
+        except (OSError, ValueError):  # nothing of it is here
+            held = None
+        if held is not None and _is_whole(held):
+            return held
+        plan = snapshot_download(repo_id, allow_patterns=PATTERNS, dry_run=True)
+        missing = [file for file in plan if file.will_download]
+        size = sum(file.file_size or 0 for file in missing) / 1e9
+        print(
+            f"{repo_id}: downloading {len(missing)} files, {size:.2f} GB",
+            file=sys.stderr,
+        )
+        return Path(snapshot_download(repo_id, allow_patterns=PATTERNS))
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a local copy has its config and all the weights that it lists."""
+    if not (folder / "config.json").is_file():
+        return False
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return any(folder.glob("*.safetensors"))
+    listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+    return all((folder / name).is_file() for name in set(listed))
 
 
 def read_remote(repo_id: str) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -442,6 +443,34 @@ def test_failed_download_speaks_with_our_voice(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     pattern = "source must be found: .*'owner/none'.*no route to host"
     refuse(OSError, pattern, load_target, "owner/none")
+
+
+def test_a_download_is_announced_with_its_size(monkeypatch, tmp_path, capsys):
+    """Before it begins; and what is whole on this machine is not asked for again."""
+    source = GOLDEN / "domino" / "target"
+    asked = []
+
+    def download(repo_id, *, allow_patterns, dry_run=False, local_files_only=False):
+        asked.append("local" if local_files_only else "plan" if dry_run else "fetch")
+        assert not any(pattern.endswith((".py", ".bin")) for pattern in allow_patterns)
+        if local_files_only:
+            if "fetch" not in asked:
+                raise FileNotFoundError("not here")
+            return str(source)
+        if dry_run:
+            sizes = {"config.json": 1000, "model.safetensors": 2_500_000_000}
+            return [
+                SimpleNamespace(file_size=size, will_download=size > 1000)
+                for size in sizes.values()
+            ]
+        assert "owner/name: downloading 1 files, 2.50 GB" in capsys.readouterr().err
+        return str(source)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    for _ in range(2):
+        assert load_target("owner/name").vocab_size == 97
+    assert asked == ["local", "plan", "fetch", "local"]
+    assert capsys.readouterr().err == ""
 
 
 def test_pair_of_two_folders():

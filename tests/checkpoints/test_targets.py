@@ -58,7 +58,10 @@ def test_families_decode_like_transformers(family, tied, tmp_path):
     [
         ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
         ({"layer_types": ["sliding_attention"], "sliding_window": 8}, "sliding_atten"),
-        ({"sliding_window": 8, "layer_types": None}, "sliding_attention"),
+        (
+            {"sliding_window": 8, "layer_types": None, "use_sliding_window": True},
+            "sliding_attention",
+        ),
         ({"layers_block_type": ["attention", "recurrent"]}, "recurrent"),
         ({"model_type": "mamba"}, "model_type mamba"),
         ({"text_config": {"layer_types": ["linear_attention"]}}, "linear_attention"),
@@ -76,7 +79,11 @@ def test_layers_that_cannot_be_rolled_back_are_refused_by_name(change, named, tm
     "change",
     [
         {"use_sliding_window": False, "sliding_window": 8},
-        {"sliding_window": 256, "layer_types": ["sliding_attention"] * 4},
+        {
+            "use_sliding_window": True,
+            "sliding_window": 256,
+            "layer_types": ["sliding_attention"] * 4,
+        },
     ],
 )
 def test_windows_that_never_close_are_fine(change, tmp_path):

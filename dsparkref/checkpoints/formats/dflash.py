@@ -33,7 +33,8 @@ def read_zlab(config: Config, tensors: Tensors) -> DrafterSpec:
     """z-lab: no head; slot 0 predicts nothing unless a key says that it does."""
     keys = _keys(config)
     shifted = keys.flag("shift_label", keys.flag("sample_from_anchor", False))
-    return _spec(config, tensors, shifted, head="dflash")
+    rule = "slot, block too"
+    return _spec(config, tensors, shifted, window_rule=rule, head="dflash")
 
 
 def read_domino(config: Config, tensors: Tensors) -> DrafterSpec:
@@ -119,7 +120,12 @@ def _domino(
 
 
 def _spec(
-    config: Config, tensors: Tensors, anchor_predicts: bool, **parts: Any
+    config: Config,
+    tensors: Tensors,
+    anchor_predicts: bool,
+    *,
+    window_rule: str = "slot",
+    **parts: Any,
 ) -> DrafterSpec:
     """Return the spec from what the family spells alike and the parts given."""
     keys, backbone = _keys(config), read_backbone(Keys(config), tensors)
@@ -131,13 +137,13 @@ def _spec(
         anchor_predicts=anchor_predicts,
         target_layer_ids=keys.integers("target_layer_ids"),
         mask_token_id=keys.integer("mask_token_id"),
-        **_attention(keys, backbone["num_layers"]),
+        **_attention(keys, backbone["num_layers"], window_rule),
         **parts,
         **backbone,
     )
 
 
-def _attention(keys: Keys, num_layers: int) -> dict[str, Any]:
+def _attention(keys: Keys, num_layers: int, window_rule: str) -> dict[str, Any]:
     """Read windows and causal blocks.
 
     Layers named sliding have a window and, unless told otherwise, a causal block.
@@ -160,7 +166,7 @@ def _attention(keys: Keys, num_layers: int) -> dict[str, Any]:
     return {
         "window_layers": windowed,
         "window": window,
-        "window_rule": "slot" if swa else "slot, block too",
+        "window_rule": "slot" if swa else window_rule,
         "causal_layers": causal,
     }
 
