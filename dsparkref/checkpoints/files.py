@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +13,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from dsparkref.checkpoints.hub import download
 from dsparkref.shapes import problem
 
 Source = str | os.PathLike[str]
 
-# what is fetched from the Hub: configs, tokenizers, safetensors; no code, no pickles
-PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 # the dtypes that a checkpoint here may hold; any other stands as uint8 and is refused
 HEADER_DTYPES = {
@@ -91,7 +89,7 @@ def find_folder(source: Source) -> Path:
     if Path(text).is_dir():
         return Path(text)
     if is_hub_id(text):
-        return _download(text)
+        return download(text)
     expected = "'tiny', an existing folder or a Hub id OWNER/NAME"
     raise problem("source", "exist", expected, repr(text), "", FileNotFoundError)
 
@@ -114,67 +112,6 @@ def _existing(folder: Path, source: str) -> Path:
         expected = f"one of {', '.join(siblings)}" if siblings else str(folder)
         raise problem("source", "exist", expected, repr(source), "", FileNotFoundError)
     return folder
-
-
-def _download(repo_id: str) -> Path:
-    """Return a repository's local copy; what is fetched is announced before it is."""
-    from huggingface_hub import snapshot_download
-
-    with _hub_errors(repo_id):
-        try:
-            held = Path(
-                snapshot_download(
-                    repo_id, allow_patterns=PATTERNS, local_files_only=True
-                )
-            )
-        except (OSError, ValueError):  # nothing of it is here
-            held = None
-        if held is not None and _is_whole(held):
-            return held
-        plan = snapshot_download(repo_id, allow_patterns=PATTERNS, dry_run=True)
-        missing = [file for file in plan if file.will_download]
-        size = sum(file.file_size or 0 for file in missing) / 1e9
-        print(
-            f"{repo_id}: downloading {len(missing)} files, {size:.2f} GB",
-            file=sys.stderr,
-        )
-        return Path(snapshot_download(repo_id, allow_patterns=PATTERNS))
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether a local copy has its config and all the weights that it lists."""
-    if not (folder / "config.json").is_file():
-        return False
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return any(folder.glob("*.safetensors"))
-    listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-    return all((folder / name).is_file() for name in set(listed))
-
-
-def read_remote(repo_id: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the config and the headers of a Hub id, without its weights."""
-    from huggingface_hub import get_safetensors_metadata, hf_hub_download
-
-    with _hub_errors(repo_id):
-        config = Path(hf_hub_download(repo_id, "config.json"))
-        files = get_safetensors_metadata(repo_id).files_metadata.values()
-    headers = {}
-    for file in files:
-        for name, header in file.tensors.items():
-            headers[name] = blank_tensor(header.shape, header.dtype)
-    return read_config(config.parent), headers
-
-
-@contextmanager
-def _hub_errors(repo_id: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:  # the hub's errors are OSErrors
-        expected = "a folder, or a repository on the Hugging Face Hub"
-        hint = f"The download failed: {str(error).splitlines()[0]}"
-        rule = "be found"
-        raise problem("source", rule, expected, repr(repo_id), hint, OSError) from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class DraftAttention(nn.Module):
         context: KeysValues,
         cos: Tensor,
         sin: Tensor,
-        mask: Bool[Tensor, "B 1 P keys"] | None,
+        mask: Bool[Tensor, "#B 1 P keys"] | None,
     ) -> Float[Tensor, "B P D"]:
         """Attend from the block to the context and to the block itself."""
         queries = rotate(self.q_norm(self.heads(self.q_proj(block))), cos, sin)
@@ -168,7 +168,7 @@ class DraftLayer(nn.Module):
         context: KeysValues,
         cos: Tensor,
         sin: Tensor,
-        mask: Bool[Tensor, "B 1 P keys"] | None,
+        mask: Bool[Tensor, "#B 1 P keys"] | None,
     ) -> Float[Tensor, "B P D"]:
         """Update the block; the context's keys and values are only read."""
         # The block goes through the input norm; the context did not (Eq. 3).
@@ -208,7 +208,7 @@ class Backbone(nn.Module):
         block: Float[Tensor, "B P D"],
         context: list[KeysValues],
         positions: Int[Tensor, "#B P"],
-        masks: Sequence[Bool[Tensor, "B 1 P keys"] | None] | None = None,
+        masks: Sequence[Bool[Tensor, "#B 1 P keys"] | None] | None = None,
     ) -> Float[Tensor, "B P D"]:
         """Return the hidden states of the block's slots, after the final norm.
 
