@@ -9,6 +9,7 @@ from dsparkref.analysis.metrics import (
     speedup,
 )
 from dsparkref.analysis.toy import MarkovWorld
+from dsparkref.checkpoints.inspect import describe
 from dsparkref.checkpoints.io import (
     Pair,
     load_drafter,
@@ -69,6 +70,7 @@ __all__ = [
     # the pair
     "Target", "Drafter", "DrafterSpec", "Pair",
     "load_target", "load_drafter", "load_pair", "new_drafter", "save_drafter",
+    "describe",
     # decoding
     "generate", "decode_cycles", "autoregressive", "generate_batch", "BatchDecoder",
     "Generation", "CycleTrace", "Proposal", "Verdict", "BlockOutput",

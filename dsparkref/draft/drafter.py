@@ -21,12 +21,13 @@ from dsparkref.draft.blocks import (
     block_positions,
     block_tokens,
     gather_rows,
-    training_mask,
+    layer_masks,
 )
 from dsparkref.draft.context import ContextBatch
-from dsparkref.draft.describe import describe_drafter
+from dsparkref.draft.describe import describe_spec
 from dsparkref.draft.heads import ConfidenceHead, build_head
 from dsparkref.draft.spec import DrafterSpec
+from dsparkref.draft.vocabulary import DraftVocabulary
 from dsparkref.records import BlockOutput, Proposal, TrainingOutput
 from dsparkref.shapes import check_logits, check_shape, problem
 from dsparkref.verify.calibration import apply_sts
@@ -64,11 +65,15 @@ class Drafter(nn.Module):
         check_shape("embedding", embedding, "V D", **sizes)
         check_shape("lm_head", lm_head, "V D", **sizes)
         self._borrowed = Borrowed(embedding, lm_head)
-        shape = (spec.vocab_size, spec.hidden_size)
         if spec.owns_embedding:
-            self.own_embedding = nn.Parameter(torch.empty(shape), requires_grad=False)
+            self.own_embedding = _frozen(spec.vocab_size, spec.hidden_size)
         if spec.owns_lm_head:
-            self.own_lm_head = nn.Parameter(torch.empty(shape), requires_grad=False)
+            self.own_lm_head = _frozen(spec.num_draftable, spec.hidden_size)
+        self.vocabulary = (
+            DraftVocabulary(spec.vocab_size, spec.draft_vocab_size)
+            if spec.draft_vocab_size
+            else None
+        )
         self.backbone = Backbone(spec)
         self.head = build_head(spec, self.embed)
         self.confidence = (
@@ -97,11 +102,15 @@ class Drafter(nn.Module):
         """The device of the drafter's own weights."""
         return self.backbone.norm.weight.device
 
-    def describe(self) -> str:
-        """Return what this drafter is, in a few lines of words."""
+    def facts(self) -> dict[str, str]:
+        """Return what this drafter is: label -> words, in a fixed order."""
         total = sum(parameter.numel() for parameter in self.parameters())
         in_head = sum(parameter.numel() for parameter in self.head.parameters())
-        return describe_drafter(self.spec, total, in_head)
+        return describe_spec(self.spec, total, in_head)
+
+    def describe(self) -> str:
+        """Return what this drafter is, in a few lines of words."""
+        return "\n".join(f"{label}: {words}" for label, words in self.facts().items())
 
     def with_temperatures(self, temperatures: Sequence[float] | None) -> "Drafter":
         """Return this drafter with other confidence temperatures; weights are shared.
@@ -117,17 +126,26 @@ class Drafter(nn.Module):
         """Return an empty context cache for one request."""
         return ContextCache(self.spec.num_layers)
 
+    def tables(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, "Vd D"]]:
+        """Return the embedding and the LM head in use: its own, or the target's."""
+        spec, borrowed = self.spec, self._borrowed
+        return (
+            self.own_embedding if spec.owns_embedding else borrowed.embedding,
+            self.own_lm_head if spec.owns_lm_head else borrowed.lm_head,
+        )
+
     def embed(self, tokens: Int[Tensor, "*B"]) -> Float[Tensor, "*B D"]:
         """Return token embeddings in the drafter's dtype."""
-        owned = self.spec.owns_embedding
-        table = self.own_embedding if owned else self._borrowed.embedding
-        return nn.functional.embedding(tokens, table).to(self.dtype)
+        return nn.functional.embedding(tokens, self.tables()[0]).to(self.dtype)
 
-    def unembed(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Return the base logits U of hidden states."""
-        owned = self.spec.owns_lm_head
-        table = self.own_lm_head if owned else self._borrowed.lm_head
+    def unembed(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B Vd"]:
+        """Return the base logits U of hidden states, over what can be drafted."""
+        table = self.tables()[1]
         return linear(hidden.to(table.dtype), table)
+
+    def spread(self, logits: Float[Tensor, "*B Vd"]) -> Float[Tensor, "*B V"]:
+        """Return logits over the target's vocabulary: -inf for what is not drafted."""
+        return logits if self.vocabulary is None else self.vocabulary.spread(logits)
 
     @torch.no_grad()
     def propose(
@@ -193,13 +211,13 @@ class Drafter(nn.Module):
         counts = [rows.shape[1] for rows in target_hidden]
         features = pad_sequence([rows[0] for rows in target_hidden], batch_first=True)
         context = ContextBatch(caches, counts)
-        hidden, base_logits = self._draft_block(features, anchors, context)
+        hidden, base_logits, state = self._draft_block(features, anchors, context)
         shape = 1, self.block_size
         uniforms = torch.cat(
             [draw_uniforms(shape, generator=g, device=hidden.device) for g in streams]
         )  # [R, K]
         return self._draw(
-            hidden, base_logits, anchors, uniforms, temperature, top_k, top_p
+            hidden, base_logits, state, anchors, uniforms, temperature, top_k, top_p
         )
 
     def teacher_forced(
@@ -213,9 +231,12 @@ class Drafter(nn.Module):
         """
         sizes = self._check_features(target_hidden)
         check_shape("prev_tokens", prev_tokens, "B K", B=sizes["B"], K=self.block_size)
-        hidden, base_logits = self._draft_block(target_hidden, prev_tokens[:, 0], None)
-        draft_logits, confidence = self._correct(hidden, base_logits, prev_tokens)
-        return BlockOutput(hidden, base_logits, draft_logits, confidence)
+        anchor = prev_tokens[:, 0]
+        hidden, base_logits, state = self._draft_block(target_hidden, anchor, None)
+        draft_logits, confidence = self._correct(
+            hidden, base_logits, prev_tokens, state
+        )
+        return BlockOutput(hidden, self.spread(base_logits), draft_logits, confidence)
 
     def training_forward(
         self,
@@ -239,18 +260,20 @@ class Drafter(nn.Module):
             input_ids.gather(1, anchors), slots, self.spec.mask_token_id
         ).flatten(1)  # [B, N*Q]
         context = self.backbone.context(target_hidden.to(self.dtype))
-        mask = training_mask(anchors, slots, length)
-        hidden = self.backbone(self.embed(tokens), context, positions, mask)
-        hidden = self._drafting_slots(hidden.view(batch * blocks, slots, -1))
-        base_logits = self.unembed(hidden)  # [B*N, K, V]
-
+        masks = layer_masks(self.spec, anchors, length)
+        hidden = self.backbone(self.embed(tokens), context, positions, masks)
+        hidden = hidden.view(batch * blocks, slots, -1)  # [B*N, Q, D]
         window = block_positions(anchors, self.block_size + 1)
         window_tokens = gather_rows(input_ids, window)  # [B, N, K+1]
         prev_tokens = window_tokens[..., :-1].flatten(0, 1)  # [B*N, K]
-        draft_logits, confidence = self._correct(hidden, base_logits, prev_tokens)
+        hidden, state = self._drafting_slots(hidden, prev_tokens[:, 0])
+        base_logits = self.unembed(hidden)  # [B*N, K, V]
+        draft_logits, confidence = self._correct(
+            hidden, base_logits, prev_tokens, state
+        )
         grid = (batch, blocks)
         return TrainingOutput(
-            base_logits=base_logits.unflatten(0, grid),  # [B, N, K, V]
+            base_logits=self.spread(base_logits).unflatten(0, grid),  # [B, N, K, V]
             draft_logits=draft_logits.unflatten(0, grid),
             confidence_logits=None
             if confidence is None
@@ -260,9 +283,9 @@ class Drafter(nn.Module):
 
     def _draft_block(
         self, target_hidden: Tensor, anchor: Tensor, cache: ContextBatch | None
-    ) -> tuple[Tensor, Tensor]:
-        """Run the backbone once: h [B, K, D] and U [B, K, V]."""
-        rows, slots, mask = target_hidden.to(self.dtype), self.spec.num_slots, None
+    ) -> tuple[Tensor, Tensor, Any]:
+        """Run the backbone once: h [B, K, D], U [B, K, V] and the head's state."""
+        rows, slots, visible = target_hidden.to(self.dtype), self.spec.num_slots, None
         if cache is None:
             context = self.backbone.context(rows)
             lengths = torch.full((1, 1), rows.shape[1], device=rows.device)
@@ -270,17 +293,34 @@ class Drafter(nn.Module):
             start = cache.lengths(rows.device)  # [B, 1]
             cache.extend(self.backbone.context(rows, start))
             context = cache.keys_values()
-            lengths, mask = cache.lengths(rows.device), cache.mask(slots, rows.device)
+            lengths = cache.lengths(rows.device)
+            visible = cache.mask(slots, rows.device)
         positions = block_positions(lengths, slots)[:, 0]  # the anchor's is the length
         tokens = block_tokens(anchor, slots, self.spec.mask_token_id)  # [B, Q]
-        hidden = self.backbone(self.embed(tokens), context, positions, mask)
-        hidden = self._drafting_slots(hidden)
-        return hidden, self.unembed(hidden)
+        masks = self._decoding_masks(context[0][0].shape[2], visible)
+        hidden = self.backbone(self.embed(tokens), context, positions, masks)
+        hidden, state = self._drafting_slots(hidden, anchor)
+        return hidden, self.unembed(hidden), state
+
+    def _decoding_masks(
+        self, longest: int, visible: Tensor | None
+    ) -> list[Tensor] | None:
+        """Return one mask per layer; None where every slot sees everything.
+
+        Contexts stand flush right, so that the anchor is ``longest`` keys in for all
+        rows: causal layers and windows are counted from there, padding is hidden.
+        """
+        if not (self.spec.causal_layers or self.spec.window_layers):
+            return None if visible is None else [visible] * self.spec.num_layers
+        anchor = torch.full((1, 1), longest, device=self.device)
+        masks = layer_masks(self.spec, anchor, longest)
+        return masks if visible is None else [mask & visible for mask in masks]
 
     def _draw(
         self,
         hidden: Float[Tensor, "B K D"],
-        base_logits: Float[Tensor, "B K V"],
+        base_logits: Float[Tensor, "B K V_d"],
+        state: Any,
         anchors: Int[Tensor, " B"],
         uniforms: Float[Tensor, "B K"],
         temperature: float,
@@ -288,11 +328,11 @@ class Drafter(nn.Module):
         top_p: float | None,
     ) -> Proposal:
         """Walk the head through the block, each step fed with what was just drawn."""
-        state, previous = self.head.init_state(len(anchors)), anchors
+        previous = anchors
         tokens, p_draft, draft_logits, confidence = [], [], [], []
         for k in range(self.block_size):
             bias, state = self.head.step(state, previous, hidden[:, k])
-            logits = base_logits[:, k] + bias  # [B, V]
+            logits = self.spread(base_logits[:, k] + bias)  # [B, V]
             probs = make_law(widen(logits), temperature, top_k, top_p)
             confidence.append(self._confidence_logit(hidden[:, k], state, previous))
             previous = invert_cdf(probs, uniforms[:, k])  # [B]
@@ -305,27 +345,33 @@ class Drafter(nn.Module):
             tokens=torch.stack(tokens, dim=1),
             p_draft=torch.stack(p_draft, dim=1),
             draft_logits=corrected,
-            base_logits=base_logits,
+            base_logits=self.spread(base_logits),
             hidden=hidden,
             confidence=self._calibrated(_stack(confidence)),
         )
 
-    def _drafting_slots(self, hidden: Float[Tensor, "B Q D"]) -> Tensor:
-        """Drop slot 0 where the anchor's own slot predicts nothing."""
-        return hidden if self.spec.anchor_predicts else hidden[:, 1:]
+    def _drafting_slots(
+        self, hidden: Float[Tensor, "B Q D"], anchor: Int[Tensor, " B"]
+    ) -> tuple[Tensor, Any]:
+        """Drop slot 0 where the anchor's own slot predicts nothing; start the head."""
+        state = self.head.init_state(len(hidden))
+        if self.spec.anchor_predicts:
+            return hidden, state
+        if self.head.walks_slot_0:
+            _, state = self.head.step(state, anchor, hidden[:, 0])
+        return hidden[:, 1:], state
 
     def _correct(
-        self, hidden: Tensor, base_logits: Tensor, prev_tokens: Tensor
+        self, hidden: Tensor, base_logits: Tensor, prev_tokens: Tensor, state: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Walk the head over given tokens: U + B [B, K, V], confidence [B, K]."""
-        state = self.head.init_state(len(hidden))
         draft_logits, confidence = [], []
         for k in range(self.block_size):
             previous = prev_tokens[:, k]
             bias, state = self.head.step(state, previous, hidden[:, k])
             draft_logits.append(base_logits[:, k] + bias)
             confidence.append(self._confidence_logit(hidden[:, k], state, previous))
-        return torch.stack(draft_logits, dim=1), _stack(confidence)
+        return self.spread(torch.stack(draft_logits, dim=1)), _stack(confidence)
 
     def _confidence_logit(
         self, hidden: Tensor, state: Any, previous: Tensor
@@ -358,6 +404,10 @@ class Drafter(nn.Module):
             rule = "be on the drafter's device"
             raise problem("target_hidden", rule, self.device, target_hidden.device)
         return sizes
+
+
+def _frozen(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape), requires_grad=False)
 
 
 def _stack(columns: list[Tensor | None]) -> Tensor | None:
