@@ -73,8 +73,11 @@ def law_of_the_loop(
             assert probs.shape[:-1] == uniforms.shape == (1,)
             return torch.tensor([choices.choose(probs[0])])
 
-        def choose_verdict(tokens, p_draft, p_target, uniforms) -> Verdict:
+        def choose_verdict(
+            tokens, p_draft, p_target, uniforms, *, verify_len
+        ) -> Verdict:
             assert uniforms.shape == p_target.shape[:2]
+            assert verify_len.tolist() == [tokens.shape[1]]  # cut before the pass
             law = verdicts(tokens, p_draft, p_target)
             kept, token = divmod(choices.choose(law.flatten()), law.shape[1])
             return Verdict(torch.tensor([kept]), torch.tensor([token]))
@@ -307,9 +310,9 @@ def test_no_random_number_is_used_twice(verifier, monkeypatch):
         used.extend(uniforms.flatten().tolist())
         return sample(probs, uniforms)
 
-    def judging(tokens, p_draft, p_target, uniforms) -> Verdict:
+    def judging(tokens, p_draft, p_target, uniforms, **options) -> Verdict:
         used.extend(uniforms.flatten().tolist())
-        return judge(tokens, p_draft, p_target, uniforms)
+        return judge(tokens, p_draft, p_target, uniforms, **options)
 
     monkeypatch.setattr("dsparkref.decode.cycle.invert_cdf", draw)
     monkeypatch.setattr("toy_models.sample", draw)

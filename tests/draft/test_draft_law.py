@@ -37,7 +37,7 @@ def drafted_block(head: str, vocab: int, size: int, cut: dict, monkeypatch) -> B
             path.append(choices.choose(probs[0]))
             return torch.tensor(path[-1:])
 
-        monkeypatch.setattr("dsparkref.draft.drafter.sample", choose)
+        monkeypatch.setattr("dsparkref.draft.drafter.invert_cdf", choose)
         proposal = drafter.propose(features, torch.tensor([ANCHOR]), **cut)
         assert proposal.tokens[0].tolist() == path
         for k in range(size):
