@@ -77,7 +77,7 @@ class Exercise:
     # what to say -> the function that makes this mistake
     mistakes: Mapping[str, Function] = field(default_factory=dict)
 
-    def check(self, answer: Function) -> Feedback:
+    def check(self, answer: Any) -> Feedback:
         """Compare a learner's function with the right one and with each mistake."""
         if not callable(answer):
             return Feedback(WRONG, f"hand over {self.name} itself, not its result.")

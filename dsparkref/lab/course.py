@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 import transformers
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 import dsparkref
@@ -102,6 +102,7 @@ def overlap_on_text(
 
 def cycle_table(
     target: Target,
+    anchor: Int[Tensor, " 1"],
     proposal: Proposal,
     p_target: Float[Tensor, "1 K+1 V"],
     uniforms: Float[Tensor, "1 K+1"],
@@ -114,7 +115,10 @@ def cycle_table(
     drawn = proposal.p_draft.gather(-1, drafts[..., None])[..., 0]  # [1, K]
     wanted = judged.gather(-1, drafts[..., None])[..., 0]  # [1, K]
     kept = int(verdict.num_accepted)
-    lines = ["draft         p_draft  p_target  keep if u <     u  verdict"]
+    lines = [
+        f"anchor: {token_text(target, int(anchor))!r}",
+        "draft         p_draft  p_target  keep if u <     u  verdict",
+    ]
     for k, token in enumerate(drafts[0].tolist()):
         said = "kept" if k < kept else "rejected" if k == kept else "not reached"
         word = repr(token_text(target, token))

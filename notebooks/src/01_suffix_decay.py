@@ -39,32 +39,29 @@ print(versions())
 import torch
 
 from dsparkref import accept_rate, load_pair, probabilities, verify_block
+from dsparkref.decode.request import as_row
 from dsparkref.lab import course
 
 pair = load_pair(head="dflash")
 target, drafter = pair.target, pair.drafter
-question = "I want to start gardening today. How do I begin?"
-prompt = torch.tensor([target.encode(question)], device=target.device)
+prompt = as_row(target.encode("I want to try chess. Can you help me?"), target.device)
 session, read = target.prefill(prompt, drafter.spec.target_layer_ids)
 anchor = read.logits[:, -1].argmax(dim=-1)  # [1]
 
 # %%
-draft = drafter.propose(read.hidden, anchor, temperature=1.0, generator=1)
+draft = drafter.propose(read.hidden, anchor, temperature=1.0, generator=2)
 seen = session.verify(torch.cat([anchor[:, None], draft.tokens], dim=1))
 p_target = probabilities(seen.logits)  # [1, K+1, V]
-uniforms = torch.rand(p_target.shape[:2], generator=torch.Generator().manual_seed(0))
-uniforms = uniforms.to(target.device)  # [1, K+1]
+uniforms = torch.full(seen.logits.shape[:2], 0.5, device=target.device)  # by hand
 verdict = verify_block(draft.tokens, draft.p_draft, p_target, uniforms)
-
-# %%
-print("anchor:", repr(target.decode(anchor.tolist())))
-print(course.cycle_table(target, draft, p_target, uniforms, verdict))
+print(course.cycle_table(target, anchor, draft, p_target, uniforms, verdict))
 
 # %% [markdown]
 # Read it row by row. The drafter drew a token with probability `p_draft`; the target
-# would have written it with `p_target`. It is kept while a uniform number u stays below
-# min(1, p_target / p_draft). The first rejection ends the block: what the drafter
-# proposed after it was built on a token that is not there.
+# would have written it with `p_target`. It is kept if a number u, drawn evenly between
+# 0 and 1, lies below min(1, p_target / p_draft). (Here u is 0.5 by hand: try others.)
+# The first rejection ends the block: what the drafter proposed after it was built on a
+# token that is not there.
 #
 # So *where* the first rejection falls decides how much a cycle gains, and drafts deep
 # in the block are the ones at stake. They turn out to be the worst ones.
@@ -264,10 +261,9 @@ show(figures.counting_picture(counts, "20,000 blocks, parallel drafter, one worl
 # %%
 examples = course.evaluation_examples(pair, per_domain=8 if course.is_tiny() else 1)
 drafters = course.sibling_drafters(pair)
-overlaps = {
-    name: course.overlap_on_text(target, one, examples).tolist()
-    for name, one in drafters.items()
-}
+overlaps = {}
+for name, one in drafters.items():
+    overlaps[name] = course.overlap_on_text(target, one, examples).tolist()
 show(figures.trained_picture(overlaps, f"{len(examples)} replies, temperature 1"))
 
 # %%
@@ -303,8 +299,9 @@ if course.is_tiny():
 # %% [markdown]
 # Some hundred cycles per row: the second digit is noise, the tokens per cycle are not.
 #
-# **Why** is the decay milder here than on text? Difficult blocks have left by the time
-# draft 7 is judged; those that remain are easy. The curve on text has no such choice.
+# **Why** does decay look milder in decoding than on text, or even turn round? Difficult
+# blocks have left by the time the last draft is judged; those that remain are easy. On
+# text every block counts at every position.
 #
 # ## Build it once
 #
