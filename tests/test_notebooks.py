@@ -28,7 +28,7 @@ LONG = "build-it-once"
 EXERCISE = re.compile(r"^def (\w+)\(", re.M)
 # Words of a moment or of a machine.
 OF_THE_MOMENT = re.compile(
-    r"\bseconds?\b|\d ?m?s\b|it/s|%\||\r|0x[0-9a-f]{6}|\bcuda\b|/tmp/|site-packages"
+    r"\d ?(?:seconds?|m?s)\b|it/s|%\||\r|0x[0-9a-f]{6}|\bcuda\b|/tmp/|site-packages"
     r"|^<Figure|^Text\(|^\[?<matplotlib",
     re.M,
 )
