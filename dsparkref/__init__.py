@@ -31,7 +31,20 @@ from dsparkref.records import (
     Verdict,
 )
 from dsparkref.train.loss import block_loss
+from dsparkref.verify.calibration import (
+    apply_sts,
+    auroc,
+    brier_score,
+    expected_calibration_error,
+    fit_sts,
+)
 from dsparkref.verify.confidence import expected_accepted_length, survival
+from dsparkref.verify.policies import (
+    ConfidenceThreshold,
+    FixedLength,
+    LaggedPrefixScheduler,
+    PrefixScheduler,
+)
 from dsparkref.verify.rejection import (
     accept_probability,
     accept_rate,
@@ -40,7 +53,7 @@ from dsparkref.verify.rejection import (
     verify_block,
 )
 from dsparkref.verify.sampling import probabilities
-from dsparkref.verify.scheduler import ConfidenceThreshold, FixedLength
+from dsparkref.verify.scheduler import StepsPerSecond, schedule_prefixes
 
 __version__ = "0.1.0"
 
@@ -60,7 +73,11 @@ __all__ = [
     # verifying
     "probabilities", "accept_probability", "accept_rate", "residual_distribution",
     "verify_block", "token_match_block",
-    "survival", "expected_accepted_length", "FixedLength", "ConfidenceThreshold",
+    "survival", "expected_accepted_length",
+    "expected_calibration_error", "brier_score", "auroc", "fit_sts", "apply_sts",
+    # how many drafts to verify
+    "FixedLength", "ConfidenceThreshold", "PrefixScheduler", "LaggedPrefixScheduler",
+    "StepsPerSecond", "schedule_prefixes",
     # training
     "TrainingOutput", "LossTerms", "supervised_positions", "aligned_target_logits",
     "block_loss", "train_drafter", "train_target",

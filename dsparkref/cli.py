@@ -141,7 +141,9 @@ def evaluate(
         str | None,
         typer.Option(help="Names such as markov,rnn-k15, or folders. [all of tiny]"),
     ] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="Per domain.")] = 100,
+    prompts: Annotated[
+        int | None, typer.Option(min=1, help="Per domain. [100; 8 with --speed]")
+    ] = None,
     temperature: Temperature = 1.0,
     seed: Seed = 0,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Per prompt.")] = 128,
@@ -151,18 +153,110 @@ def evaluate(
     figure: Annotated[
         Path | None, typer.Option(help="Draw the suffix decay of K = 7 here.")
     ] = None,
+    speed: Annotated[
+        bool,
+        typer.Option("--speed", help="Time everything instead, greedily, in rounds."),
+    ] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Of --speed.")] = 5,
 ) -> None:
     """Measure the target, and every drafter by real decoding."""
+    names = drafters.split(",") if drafters else None
+    if speed:
+        from dsparkref.lab.speed import run_speed
+
+        run_speed(
+            Console(highlight=False),
+            target_source=target,
+            drafter_names=names,
+            prompts_per_domain=prompts or 8,
+            rounds=rounds,
+            max_new_tokens=max_new_tokens,
+            json_file=json_file,
+        )
+        return
     from dsparkref.lab.evaluation import run_evaluation
 
     run_evaluation(
         Console(highlight=False),
         target_source=target,
-        drafter_names=drafters.split(",") if drafters else None,
-        num_prompts=prompts,
+        drafter_names=names,
+        num_prompts=prompts or 100,
         temperature=temperature,
         seed=seed,
         max_new_tokens=max_new_tokens,
         json_file=json_file,
         figure_file=figure,
+    )
+
+
+@app.command()
+def calibrate(
+    pair: Annotated[
+        str | None,
+        typer.Option(help="tiny, qwen3-4b or TARGET,DRAFTER. [DSPARKREF_PAIR or tiny]"),
+    ] = None,
+    head: Annotated[str, typer.Option(help="Which drafter of the pair.")] = "markov",
+    prompts: Annotated[int, typer.Option(min=2, help="Per domain.")] = 100,
+    thresholds: Annotated[
+        str, typer.Option(help="Of the sweep, comma between them; '' for none.")
+    ] = "0,0.2,0.4,0.6,0.8,0.9,0.95",
+    on: Annotated[str, typer.Option(help="conditional or survival.")] = "conditional",
+    bins: Annotated[int, typer.Option(min=1, help="Of ECE, equal width.")] = 20,
+    temperature: Temperature = 1.0,
+    seed: Seed = 0,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Per prompt.")] = 128,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Write the drafter with its temperatures to this folder."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all numbers here.")
+    ] = None,
+) -> None:
+    """Calibrate a drafter's confidence, and sweep thresholds over it."""
+    from dsparkref.lab.calibration import run_calibration
+
+    run_calibration(
+        Console(highlight=False),
+        pair=pair,
+        head=head,
+        num_prompts=prompts,
+        thresholds=[part for part in thresholds.split(",") if part.strip()],
+        on=on,
+        bins=bins,
+        temperature=temperature,
+        seed=seed,
+        max_new_tokens=max_new_tokens,
+        save_folder=save,
+        json_file=json_file,
+    )
+
+
+@app.command()
+def profile(
+    out: Annotated[Path, typer.Option(help="The table, JSON.")] = Path("profile.json"),
+    pair: Annotated[
+        str | None,
+        typer.Option(help="tiny, qwen3-4b or TARGET,DRAFTER. [DSPARKREF_PAIR or tiny]"),
+    ] = None,
+    head: Annotated[str, typer.Option(help="Which drafter of the pair.")] = "markov",
+    rows: Annotated[str, typer.Option(help="Requests, comma between them.")] = "1",
+    tokens: Annotated[
+        str | None, typer.Option(help="Tokens per row, anchor included. [1 to K + 1]")
+    ] = None,
+    context: Annotated[int, typer.Option(min=1, help="Tokens before the step.")] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed passes.")] = 9,
+) -> None:
+    """Measure T_draft, T_verify and SPS(B) of a pair on this machine."""
+    from dsparkref.lab.profiling import run_profile
+
+    run_profile(
+        Console(highlight=False),
+        out=out,
+        pair=pair,
+        head=head,
+        rows=rows,
+        tokens=tokens,
+        context=context,
+        repeats=repeats,
     )

@@ -10,7 +10,8 @@ from rich.console import Console
 from tiny_pair import write_tiny_pair
 from typer.testing import CliRunner
 
-from dsparkref import cli, load_pair
+from dsparkref import cli, load_drafter, load_pair
+from dsparkref.analysis.profile import read_profile
 from dsparkref.checkpoints import files
 from dsparkref.draft.spec import HEADS
 from dsparkref.lab import demo, terminal
@@ -165,6 +166,47 @@ def test_evaluate_takes_chosen_drafters(run, tmp_path):
     assert list(report["decoding"]) == ["autoregressive", "markov", "dflash"]
 
 
+# --- calibrate, profile -----------------------------------------------------------
+
+QUICK = ("--prompts", "2", "--max-new-tokens", "5")
+
+
+def test_calibrate_prints_saves_and_writes(run, tmp_path):
+    options = (*QUICK, "--thresholds", "0,0.5", "--on", "survival")
+    result = run("calibrate", *options, "--json", "n.json", "--save", "fitted")
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "n.json").read_text())
+    temperatures = report["calibration"]["temperatures"]
+    saved = load_drafter(tmp_path / "fitted", load_pair("tiny").target)
+    assert saved.spec.confidence_temperatures == tuple(temperatures)
+    assert len(temperatures) == 7
+    assert report["sweep"]["on"] == "survival" and len(report["sweep"]["rows"]) == 8
+    assert report["settings"]["drafter"] == "markov"
+    for words in ("20 equal-width bins", "Brier", "AUROC", "isotonic", "so it"):
+        assert words in result.output
+    for domain in ("math", "code", "chat", "all"):
+        assert f"0.5 {domain}" in result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+    assert "…" not in result.output
+
+
+def test_calibrate_a_long_block_without_a_sweep(run):
+    result = run("calibrate", *QUICK, "--head", "rnn-k15", "--thresholds", "")
+    assert result.exit_code == 0, result.output
+    assert "threshold" not in result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+    assert "…" not in result.output
+
+
+def test_profile_writes_a_table_that_a_scheduler_takes(run, tmp_path):
+    result = run("profile", "--out", "cpu.json", "--context", "5", "--repeats", "1")
+    assert result.exit_code == 0, result.output
+    found = read_profile(tmp_path / "cpu.json")
+    assert found.steps_per_second(1).capacity == 8
+    assert found.model == "tiny, markov, K = 7"
+    assert "1 x 8" in result.output and "steps/s" in result.output
+
+
 # --- errors -----------------------------------------------------------------------
 
 
@@ -180,6 +222,12 @@ def test_evaluate_takes_chosen_drafters(run, tmp_path):
         (("evaluate", "--drafters", "eagle"), "source must exist"),
         (("evaluate", "--json", "no/such/x.json"), "json must lie in a folder"),
         (("demo", "--rounds", "3", "--prompts", "9"), "prompts must be in the file"),
+        (("calibrate", "--thresholds", "0,x"), "thresholds must be numbers"),
+        (("calibrate", "--thresholds", "2"), "threshold must be in range"),
+        (("calibrate", "--on", "joint"), "on must be a known name"),
+        (("calibrate", "--save", "no/such/x"), "save must lie in a folder"),
+        (("profile", "--out", "no/such/x.json"), "out must lie in a folder"),
+        (("profile", "--rows", "one"), "rows must be integers"),
     ],
 )
 def test_bad_input_is_one_line(run, tmp_path, arguments, words, no_shape_checks):

@@ -183,7 +183,7 @@ def test_memory_phrases_are_an_even_toss(examples):
             seen[shared][first] += 1
     for shared, pairs in phrases.MEMORY_PHRASES.items():
         counts = [seen[shared][first] for first, _ in pairs]
-        assert max(counts) < 1.6 * min(counts)
+        assert max(counts) < 2 * min(counts)
 
 
 def test_memory_positions_name_the_deciding_places(tokenizer):
@@ -259,14 +259,14 @@ def test_true_is_not_one():
         ("steady", "swiftly"),
         ("Good luck!", "Good luck"),
         ("Yes,", "No,"),
-        ("red lamp", "red cup"),
+        ("red little chair", "red little lamp"),
     ],
 )
 def test_chat_check_refuses(change):
     reply = (
         "Yes, of course! Keep it slow and steady, day by day. "
-        "Put your red lamp close to your small cup. Good luck!"
+        "Put your red little chair close to your blue own coat. Good luck!"
     )
-    check = {"things": ["red lamp", "small cup"]}
+    check = {"topic": "painting"}
     assert corpus.answer_is_right(check, "chat", reply)
     assert not corpus.answer_is_right(check, "chat", reply.replace(*change))

@@ -24,8 +24,8 @@ from dsparkref.decode.request import Prompt, as_row
 from dsparkref.decode.target import Target
 from dsparkref.records import CycleTrace, Generation
 from dsparkref.shapes import check_range, problem
+from dsparkref.verify.policies import Policy
 from dsparkref.verify.sampling import as_generator
-from dsparkref.verify.scheduler import Policy
 
 # (check, domain, reply) -> whether the reply is right
 Checker = Callable[[dict[str, Any], str, str], bool]

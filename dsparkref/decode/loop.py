@@ -17,9 +17,15 @@ from dsparkref.decode.target import Session, Target
 from dsparkref.records import CycleTrace, Generation, Proposal
 from dsparkref.shapes import check_known, check_range, check_shape, problem
 from dsparkref.verify.inputs import check_ids
+from dsparkref.verify.policies import Policy
 from dsparkref.verify.rejection import VERIFIERS
-from dsparkref.verify.sampling import as_generator, draw_uniforms, probabilities, sample
-from dsparkref.verify.scheduler import Policy
+from dsparkref.verify.sampling import (
+    as_generator,
+    check_settings,
+    draw_uniforms,
+    invert_cdf,
+    probabilities,
+)
 
 TARGET_LOGITS = "target logits"
 
@@ -121,9 +127,8 @@ class Sampler:
             "top_k": top_k,
             "top_p": top_p,
         }
+        check_settings(temperature, top_k, top_p)  # before any model runs
         self.generator = as_generator(generator)
-        # an empty law shows a wrong setting before any model runs
-        probabilities(torch.zeros(1), temperature, top_k, top_p)
 
     def law(self, logits: Tensor) -> Tensor:
         """Return the target's probabilities, float32 or wider."""
@@ -136,7 +141,7 @@ class Sampler:
     def draw(self, logits: Tensor) -> Tensor:
         """Draw one token per row, [B, V] -> [B]."""
         uniforms = self.uniforms((len(logits),), logits.device)
-        return sample(self.law(logits), uniforms)
+        return invert_cdf(self.law(logits), uniforms)
 
 
 class Decoding:

@@ -5,7 +5,9 @@ for given previous tokens, ``training_forward`` does that for many blocks at onc
 All three run the backbone once and then walk the head through the block.
 """
 
-from dataclasses import dataclass
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +27,15 @@ from dsparkref.draft.heads import ConfidenceHead, build_head
 from dsparkref.draft.spec import DrafterSpec
 from dsparkref.records import BlockOutput, Proposal, TrainingOutput
 from dsparkref.shapes import check_logits, check_shape, problem
-from dsparkref.verify.sampling import as_generator, draw_uniforms, probabilities, sample
+from dsparkref.verify.calibration import apply_sts
+from dsparkref.verify.inputs import widen
+from dsparkref.verify.sampling import (
+    as_generator,
+    check_settings,
+    draw_uniforms,
+    invert_cdf,
+    make_law,
+)
 
 
 @dataclass
@@ -91,6 +101,16 @@ class Drafter(nn.Module):
         in_head = sum(parameter.numel() for parameter in self.head.parameters())
         return describe_drafter(self.spec, total, in_head)
 
+    def with_temperatures(self, temperatures: Sequence[float] | None) -> "Drafter":
+        """Return this drafter with other confidence temperatures; weights are shared.
+
+        temperatures: K numbers > 0, as ``fit_sts`` gives them; None: all 1.
+        """
+        values = None if temperatures is None else tuple(map(float, temperatures))
+        other = copy.copy(self)
+        other.spec = replace(self.spec, confidence_temperatures=values)
+        return other
+
     def new_cache(self) -> ContextCache:
         """Return an empty context cache for one request."""
         return ContextCache(self.spec.num_layers)
@@ -130,6 +150,7 @@ class Drafter(nn.Module):
         """
         self._check_features(target_hidden)
         check_shape("anchor", anchor, "B", B=1)
+        check_settings(temperature, top_k, top_p)
         generator = as_generator(generator)
         hidden, base_logits = self._draft_block(target_hidden, anchor, cache)
         shape = base_logits.shape[:2]
@@ -139,17 +160,18 @@ class Drafter(nn.Module):
         for k in range(self.block_size):
             bias, state = self.head.step(state, previous, hidden[:, k])
             logits = base_logits[:, k] + bias  # [1, V]
-            draft_logits.append(logits)
-            check_logits(DRAFT_LOGITS, torch.cat(draft_logits))  # an error names k
-            probs = probabilities(logits, temperature, top_k, top_p)
+            probs = make_law(widen(logits), temperature, top_k, top_p)
             confidence.append(self._confidence_logit(hidden[:, k], state, previous))
-            previous = sample(probs, uniforms[:, k])  # [1]
+            previous = invert_cdf(probs, uniforms[:, k])  # [1]
             tokens.append(previous)
             p_draft.append(probs)
+            draft_logits.append(logits)
+        corrected = torch.stack(draft_logits, dim=1)  # [1, K, V]
+        check_logits("draft logits", corrected)  # at once: a NaN shows all the same
         return Proposal(
             tokens=torch.stack(tokens, dim=1),
             p_draft=torch.stack(p_draft, dim=1),
-            draft_logits=torch.stack(draft_logits, dim=1),
+            draft_logits=corrected,
             base_logits=base_logits,
             hidden=hidden,
             confidence=self._calibrated(_stack(confidence)),
@@ -259,11 +281,10 @@ class Drafter(nn.Module):
         """Return c = sigmoid(logit / temperature), in float32 or wider."""
         if logits is None:
             return None
-        if logits.dtype != torch.float64:
-            logits = logits.float()
-        if self.spec.confidence_temperatures is not None:
-            logits = logits / logits.new_tensor(self.spec.confidence_temperatures)
-        return torch.sigmoid(logits)
+        temperatures = self.spec.confidence_temperatures
+        if temperatures is None:
+            return torch.sigmoid(widen(logits))
+        return apply_sts(logits, temperatures)
 
     def _check_features(self, target_hidden: Tensor) -> dict[str, int]:
         """Check the target features' width and device; return B and T."""
@@ -278,9 +299,6 @@ class Drafter(nn.Module):
             rule = "be on the drafter's device"
             raise problem("target_hidden", rule, self.device, target_hidden.device)
         return sizes
-
-
-DRAFT_LOGITS = "draft logits"
 
 
 def _stack(columns: list[Tensor | None]) -> Tensor | None:

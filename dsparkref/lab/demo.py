@@ -27,6 +27,7 @@ from dsparkref.decode.loop import decode_cycles
 from dsparkref.decode.target import Target
 from dsparkref.draft.spec import HEADS
 from dsparkref.lab.figures import save_figure, suffix_decay_figure
+from dsparkref.lab.speed import SPEED_NOTE
 from dsparkref.lab.tables import make_table, number, position_table
 from dsparkref.lab.terminal import show_cycles
 from dsparkref.train.corpus import DOMAINS
@@ -35,10 +36,6 @@ BASELINE = "autoregressive"
 MAX_NEW_TOKENS = 96
 # No further round begins when so much time has gone by since the start.
 TIME_LIMIT = 40.0
-SPEED_NOTE = (
-    "A speed-up on so small a model is real but of its own kind: each forward pass is "
-    "bound by overhead, not by reading weights as on a GPU with a large model."
-)
 
 
 @dataclass

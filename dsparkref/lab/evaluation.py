@@ -31,13 +31,11 @@ def run_evaluation(
     figure_file: Path | None = None,
 ) -> Report:
     """Evaluate a target with its drafters; None takes all that tiny has."""
-    for name, path in {"json": json_file, "figure": figure_file}.items():
-        if path is not None and not path.absolute().parent.is_dir():
-            expected, got = "an existing folder", path.parent
-            raise problem(name, "lie in a folder", expected, got, "", FileNotFoundError)
+    check_folder("json", json_file)
+    check_folder("figure", figure_file)
     target = load_target(target_source)
     names = tiny_drafters() if drafter_names is None else drafter_names
-    drafters = {name: load_drafter(_source(name), target) for name in names}
+    drafters = {name: load_drafter(drafter_source(name), target) for name in names}
     folder = files.data_folder() / "eval"
     prompts = {
         domain: read_prompts(folder / f"{domain}.jsonl", target, num_prompts)
@@ -64,6 +62,13 @@ def run_evaluation(
         save_figure(decay_figure(report), figure_file)
         console.print(f"figure: {figure_file}", soft_wrap=True)
     return report
+
+
+def check_folder(name: str, path: Path | None) -> None:
+    """Check that a file can be written later, before any work is done."""
+    if path is not None and not path.absolute().parent.is_dir():
+        expected, got = "an existing folder", path.parent
+        raise problem(name, "lie in a folder", expected, got, "", FileNotFoundError)
 
 
 def decay_figure(report: Report) -> Any:
@@ -105,7 +110,7 @@ def tiny_drafters() -> list[str]:
     return sorted(names, key=order)
 
 
-def _source(name: str) -> str:
+def drafter_source(name: str) -> str:
     """A bare name is one of tiny's drafters; anything with a slash, a folder or id."""
     name = name.strip()
     return name if "/" in name or Path(name).is_dir() else f"tiny/{name}"

@@ -64,14 +64,14 @@ SCALES = {
         examples=60_000,
         replies=12_000,
         target=TrainConfig(
-            steps=2_500,
+            steps=3_000,
             batch_size=32,
             learning_rate=2e-3,
             weight_decay=0.1,
             precision="bf16",
         ),
         drafter=TrainConfig(
-            steps=1_800, batch_size=24, learning_rate=3e-3, precision="bf16"
+            steps=1_200, batch_size=24, learning_rate=3e-3, precision="bf16"
         ),
         target_sizes={},
         evaluation=120,

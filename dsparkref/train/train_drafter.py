@@ -1,6 +1,7 @@
 """Train a drafter on its target's own replies."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,12 @@ from dsparkref.draft.blocks import aligned_target_logits, supervised_positions
 from dsparkref.draft.drafter import Drafter
 from dsparkref.shapes import check_range
 from dsparkref.train.data import Batch, BatchOrder, collate, sample_anchors, seeded
-from dsparkref.train.loss import block_loss, l1_distance, position_weights
+from dsparkref.train.loss import (
+    LossTerms,
+    block_loss,
+    l1_distance,
+    position_weights,
+)
 from dsparkref.train.teacher import LiveTeacher, Teacher
 from dsparkref.train.trainer import Metrics, TrainConfig, run_training
 
@@ -119,10 +125,8 @@ class DrafterStep:
             base_weight=self.recipe.base_weight(step, self.config.steps),
         )
         share = _share(supervised, self.recipe.loss_decay, accelerator)
-        accepted = _accepted_length(output.draft_logits.detach(), aligned, supervised)
-        shown = {name: value.item() for name, value in vars(terms).items()}
-        shown["loss"] = shown.pop("total")
-        return terms.total * share, shown | {"accepted_length": accepted}
+        drafted = output.draft_logits.detach()
+        return terms.total * share, partial(_shown, terms, drafted, aligned, supervised)
 
     def draw(
         self, step: int, accelerator: Accelerator
@@ -161,6 +165,15 @@ def _share(
     mine = position_weights(supervised, loss_decay).sum()
     mean = accelerator.reduce(mine.clone(), reduction="mean")
     return mine / mean.clamp_min(torch.finfo(mean.dtype).tiny)
+
+
+def _shown(
+    terms: LossTerms, draft: Tensor, target: Tensor, supervised: Tensor
+) -> dict[str, float]:
+    """Return what the progress bar and the history show of a step."""
+    shown = {name: value.item() for name, value in vars(terms).items()}
+    shown["loss"] = shown.pop("total")
+    return shown | {"accepted_length": _accepted_length(draft, target, supervised)}
 
 
 def _accepted_length(draft: Tensor, target: Tensor, supervised: Tensor) -> float:

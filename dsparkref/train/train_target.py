@@ -75,7 +75,7 @@ def train_target(
             batch = collate([samples[row] for row in rows], pad).to(target.device)
         output = model(batch.input_ids, attention_mask=batch.attention_mask)
         loss = next_token_loss(output.logits, batch)
-        return loss, {"loss": loss.item()}
+        return loss, lambda: {"loss": loss.item()}
 
     # On a CPU the backward pass of fused attention is slow in bfloat16.
     fused = target.model.config._attn_implementation

@@ -27,8 +27,8 @@ from dsparkref.shapes import check_known, check_range, problem
 CHECKPOINT_SECONDS = 45.0
 LOG_EVERY = 25
 
-# the values that a step shows, by name
-Metrics = dict[str, float]
+# gives the values that a step shows, by name; asked only when they are shown
+Metrics = Callable[[], dict[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +114,9 @@ def run_training(
             step += 1
             bar.update()
             if step % LOG_EVERY == 0 or step == config.steps:
-                history.append({"step": step} | metrics)
-                bar.set_postfix({name: f"{x:.3f}" for name, x in metrics.items()})
+                shown = metrics()
+                history.append({"step": step} | shown)
+                bar.set_postfix({name: f"{x:.3f}" for name, x in shown.items()})
             checkpoint.save_if_due(step, history)
     module.eval()
     return history

@@ -76,18 +76,24 @@ def check_laws(p_target: Tensor, p_draft: Tensor) -> tuple[Tensor, Tensor]:
     ValueError: p_draft must cover the target's vocabulary: expected V = 6, got V = 5. \
 A reduced draft vocabulary is scattered into it, 0 elsewhere.
     """
-    p_target, p_draft = widen(p_target, "p_target"), widen(p_draft, "p_draft")
-    wanted, found = p_target.shape[-1], p_draft.shape[-1]
-    if wanted != found:
+    p_target = widen(p_target, "p_target")
+    check_probs("p_target", p_target)
+    return p_target, check_draft_laws(p_draft, p_target.shape)
+
+
+def check_draft_laws(p_draft: Tensor, shape: Sequence[int]) -> Tensor:
+    """Check laws of drafts against the shape of the target's; return them widened."""
+    p_draft = widen(p_draft, "p_draft")
+    if p_draft.shape[-1] != shape[-1]:
         rule = "cover the target's vocabulary"
         hint = "A reduced draft vocabulary is scattered into it, 0 elsewhere."
-        raise problem("p_draft", rule, f"V = {wanted}", f"V = {found}", hint)
-    if p_target.shape != p_draft.shape:
-        expected, got = list(p_target.shape), list(p_draft.shape)
+        expected, got = f"V = {shape[-1]}", f"V = {p_draft.shape[-1]}"
+        raise problem("p_draft", rule, expected, got, hint)
+    if p_draft.shape != shape:
+        expected, got = list(shape), list(p_draft.shape)
         raise problem("p_draft", "have the shape of p_target", expected, got)
-    check_probs("p_target", p_target)
     check_probs("p_draft", p_draft)
-    return p_target, p_draft
+    return p_draft
 
 
 def check_block(
@@ -95,8 +101,10 @@ def check_block(
     p_target: Tensor,
     uniforms: Tensor,
     verify_len: int | Tensor | None,
-) -> Tensor:
-    """Check what every verifier reads; return the verify lengths, [B].
+) -> tuple[Tensor, Tensor]:
+    """Check what every verifier reads; return the verify lengths [B] and p_target.
+
+    p_target comes back float32 or wider.
 
     Rows past verify_len are checked too: pad a batch with laws, not with zeros.
     """
@@ -104,9 +112,11 @@ def check_block(
     sizes = check_shape("p_target", p_target, "B K+1 V", **sizes)
     check_shape("uniforms", uniforms, "B K+1", **sizes)
     check_ids(tokens, p_target[:, :-1].shape)
-    check_probs("p_target", widen(p_target))
+    p_target = widen(p_target, "p_target")
+    check_probs("p_target", p_target)
     check_uniforms("uniforms", uniforms, uniforms.shape)
-    return check_lengths(verify_len, *tokens.shape, device=tokens.device)
+    length = check_lengths(verify_len, *tokens.shape, device=tokens.device)
+    return length, p_target
 
 
 def check_lengths(

@@ -13,8 +13,13 @@ from torch import Tensor
 
 from dsparkref.records import Verdict
 from dsparkref.shapes import check_shape
-from dsparkref.verify.inputs import check_block, check_ids, check_laws, widen
-from dsparkref.verify.sampling import sample
+from dsparkref.verify.inputs import (
+    check_block,
+    check_draft_laws,
+    check_ids,
+    check_laws,
+)
+from dsparkref.verify.sampling import invert_cdf
 
 
 def accept_probability(
@@ -40,6 +45,10 @@ def accept_probability(
     """
     p_target, p_draft = check_laws(p_target, p_draft)
     check_ids(tokens, p_target.shape)
+    return _accept_probability(p_target, p_draft, tokens)
+
+
+def _accept_probability(p_target: Tensor, p_draft: Tensor, tokens: Tensor) -> Tensor:
     wanted = p_target.gather(-1, tokens[..., None].long())[..., 0]  # [...]
     drafted = p_draft.gather(-1, tokens[..., None].long())[..., 0]  # [...]
     return torch.where(drafted > 0, (wanted / drafted).clamp(max=1), 0.0)
@@ -124,18 +133,21 @@ def verify_block(
     1 2
     0 0
     """
-    length = check_block(tokens, p_target, uniforms, verify_len)  # [B]
+    length, p_target = check_block(tokens, p_target, uniforms, verify_len)
     check_shape("p_draft", p_draft, "B K V", B=tokens.shape[0], K=tokens.shape[1])
+    p_draft = check_draft_laws(p_draft, p_target[:, :-1].shape)
     # "<" and not "<=": a number of exactly 0 must not keep what has probability 0.
-    kept = uniforms[:, :-1] < accept_probability(p_target[:, :-1], p_draft, tokens)
+    accept = _accept_probability(p_target[:, :-1], p_draft, tokens)
+    kept = uniforms[:, :-1] < accept
     num_accepted = leading_run(kept & _within(length, kept))  # [B]
     stop = torch.arange(len(tokens), device=tokens.device), num_accepted
-    wanted = widen(p_target[stop])  # [B, V]
+    wanted = p_target[stop]  # [B, V]
     # After a bonus position nothing was drafted: against a draft law of zeros the
     # residual is p_t itself, so that replacement and bonus are one formula.
-    drafted = F.pad(widen(p_draft), (0, 0, 0, 1))[stop]  # [B, V]
+    drafted = F.pad(p_draft, (0, 0, 0, 1))[stop]  # [B, V]
     drafted = drafted.masked_fill((num_accepted == length)[:, None], 0.0)
-    return Verdict(num_accepted, sample(_residual(wanted, drafted), uniforms[:, -1]))
+    next_token = invert_cdf(_residual(wanted, drafted), uniforms[:, -1])
+    return Verdict(num_accepted, next_token)
 
 
 def token_match_block(
@@ -173,10 +185,10 @@ def token_match_block(
     >>> verdict.num_accepted, verdict.next_token
     (tensor([1]), tensor([0]))
     """
-    length = check_block(tokens, p_target, uniforms, verify_len)  # [B]
+    length, p_target = check_block(tokens, p_target, uniforms, verify_len)
     row = torch.arange(uniforms.shape[1], device=uniforms.device)
     bonus = row == length[:, None]  # [B, K+1]
-    own = sample(p_target, torch.where(bonus, uniforms[:, -1:], uniforms))  # [B, K+1]
+    own = invert_cdf(p_target, torch.where(bonus, uniforms[:, -1:], uniforms))
     kept = own[:, :-1] == tokens
     num_accepted = leading_run(kept & _within(length, kept))  # [B]
     return Verdict(num_accepted, own.gather(1, num_accepted[:, None])[:, 0])

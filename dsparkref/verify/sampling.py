@@ -52,16 +52,31 @@ def probabilities(
 
     Differs: transformers' top-p leaves ties to an unstable sort.
     """
+    check_settings(temperature, top_k, top_p)
+    logits = widen(logits, name)
+    check_logits(name, logits)
+    return make_law(logits, temperature, top_k, top_p)
+
+
+def check_settings(temperature: float, top_k: int | None, top_p: float | None) -> None:
+    """Check what shapes a law: ranges as in `probabilities`."""
     check_range("temperature", temperature, 0.0)
     if top_k is not None:
         check_range("top_k", top_k, 1, integer=True)
     if top_p is not None:
         check_range("top_p", top_p, 0.0, 1.0, open_low=True)
-    logits = widen(logits, name)
-    check_logits(name, logits)
+
+
+def make_law(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None
+) -> Tensor:
+    """Do what `probabilities` does, unchecked, on float32 or wider.
+
+    For loops over single positions, which check their input once.
+    """
     if temperature == 0:
-        greedy = logits.argmax(dim=-1)  # [...], the first of equals
-        return F.one_hot(greedy, logits.shape[-1]).to(logits.dtype)  # [..., V]
+        greedy = logits.argmax(dim=-1, keepdim=True)  # [..., 1], the first of equals
+        return torch.zeros_like(logits).scatter_(-1, greedy, 1.0)  # [..., V]
     # The best logit becomes 0 before the division: 1e-30 then sends the others to
     # -inf and gives no inf - inf. The clamp keeps the number one of this dtype.
     limits = torch.finfo(logits.dtype)
@@ -99,6 +114,11 @@ def sample(
     probs = widen(probs, "probs")
     check_probs("probs", probs)
     check_uniforms("uniforms", uniforms, probs.shape[:-1])
+    return invert_cdf(probs, uniforms)
+
+
+def invert_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """Do what `sample` does, unchecked, on float32 or wider."""
     # A parallel cumsum may give an id of probability 0 another rounding than its
     # neighbour. A CDF of 0 there keeps it from ever being the first one above u.
     cdf = probs.cumsum(dim=-1).masked_fill(probs == 0, 0.0)

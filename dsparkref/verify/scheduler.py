@@ -1,132 +1,197 @@
-"""Policies: how many drafts of each request are worth handing to the target.
+"""Algorithm 1: which drafts of which requests are worth a place in the next step.
 
-A policy keeps the output's law as long as whether draft k is verified depends on
-nothing that draft k itself decides. `FixedLength` depends on nothing at all;
-`ConfidenceThreshold` on c_k and those before it, and a confidence head reads the
-tokens before x_k, never x_k.
+A step that hands B tokens to the target takes longer than one that hands it fewer;
+how much longer is measured, ``StepsPerSecond``. A draft that is likely to stand is
+worth the time, one that is not costs everybody. So the drafts of all requests are
+ranked by their survival, and the best ones go in until the expected throughput
+
+    Theta = (expected tokens of the step) * SPS(B)
+
+stops rising. The ranking never puts draft j before draft j-1 of the same request,
+since survival never rises along a block: what is chosen are prefixes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dsparkref.shapes import check_known, check_range, check_shape, problem
-from dsparkref.verify.confidence import survival
+from dsparkref.shapes import check_range, check_shape, problem
+from dsparkref.verify.inputs import widen
 from dsparkref.verify.rejection import leading_run
 
 
-@runtime_checkable
-class Policy(Protocol):
-    """What decoding asks once a cycle, for all requests of the step together.
-
-    A policy of your own inherits from this class, or has both methods.
-    """
-
-    def start(self) -> "Policy":
-        """Return a policy without history, for one run of decoding.
-
-        One without memory returns itself; one with memory a fresh copy, so that a
-        run never sees the requests of the run before.
-        """
-        return self
-
-    def verify_lengths(
-        self,
-        confidence: Float[Tensor, "R K"] | None,
-        *,
-        block_size: int,
-        num_requests: int = 1,
-    ) -> Int[Tensor, " R"]:
-        """Return the verify length of each request, 0..K (int64).
-
-        Called once per step; between steps requests may come and go.
-
-        Args:
-            confidence: [R, K] in [0, 1], conditional; None without a confidence head.
-            block_size: K.
-            num_requests: R; only read where no confidence tells it.
-        """
-        ...
-
-
 @dataclass(frozen=True)
-class FixedLength(Policy):
-    """Verify the first k drafts, always.
+class StepsPerSecond:
+    """A measured table: steps per second over the tokens of a step, SPS(B).
 
-    >>> FixedLength(2).verify_lengths(None, block_size=7, num_requests=3)
-    tensor([2, 2, 2])
-    >>> FixedLength(9).verify_lengths(None, block_size=7)
+    Linear between the measured points. The last one is a capacity: a scheduler never
+    goes past it, and asking beyond the table raises, as nothing is known there.
+
+    >>> sps = StepsPerSecond({1: 100.0, 9: 60.0})
+    >>> sps(1), sps(5), sps.capacity
+    (100.0, 80.0, 9)
+    >>> sps(10)
     Traceback (most recent call last):
-    ValueError: k must be in range: expected an integer >= 0 and <= 7, got 9.
+    ValueError: batch_tokens must be measured: expected 1 to 9, got 10.
+
+    Raises:
+        TypeError, ValueError: an empty table, token counts that are no integers >= 1,
+            rates that are no finite numbers > 0.
     """
 
-    # drafts, 0..K; 0 verifies nothing: one target token per cycle
-    k: int
+    # tokens of a step, anchors included -> steps per second
+    points: Mapping[int, float]
 
     def __post_init__(self) -> None:
-        check_range("k", self.k, 0, integer=True)
+        if not isinstance(self.points, Mapping) or not self.points:
+            expected, got = "{batch_tokens: steps per second}", repr(self.points)
+            rule = "be a table with at least one point"
+            raise problem("points", rule, expected, got, error=TypeError)
+        for tokens, rate in self.points.items():
+            check_range("batch_tokens", tokens, 1, integer=True)
+            check_range("steps per second", rate, 0.0, open_low=True)
+        ordered = {int(tokens): float(self.points[tokens]) for tokens in self.points}
+        object.__setattr__(self, "points", dict(sorted(ordered.items())))
 
-    def verify_lengths(
-        self,
-        confidence: Float[Tensor, "R K"] | None,
-        *,
-        block_size: int,
-        num_requests: int = 1,
-    ) -> Int[Tensor, " R"]:
-        """Return k for each request, whatever the confidence."""
-        check_range("k", self.k, 0, block_size, integer=True)
-        rows = num_requests if confidence is None else len(confidence)
-        return torch.full((rows,), self.k)  # [R]
+    @property
+    def capacity(self) -> int:
+        """The most tokens of a step that were measured."""
+        return max(self.points)
+
+    def __call__(self, batch_tokens: int) -> float:
+        """Return the steps per second at a step of ``batch_tokens`` tokens."""
+        check_range("batch_tokens", batch_tokens, 0, integer=True)
+        return self.rates(torch.tensor([int(batch_tokens)])).item()
+
+    def rates(self, batch_tokens: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Return the steps per second at each of n sizes, [n] float64."""
+        outside = (batch_tokens < min(self.points)) | (batch_tokens > self.capacity)
+        if outside.any():
+            expected = f"{min(self.points)} to {self.capacity}"
+            got = int(batch_tokens[outside][0])
+            raise problem("batch_tokens", "be measured", expected, got)
+        known = list(self.points), list(self.points.values())
+        return torch.from_numpy(np.interp(batch_tokens.numpy(), *known))
 
 
-@dataclass(frozen=True)
-class ConfidenceThreshold(Policy):
-    """Verify the leading run of drafts whose value is >= the threshold.
+def schedule_prefixes(
+    survival: Float[Tensor, "R K"],
+    steps_per_second: StepsPerSecond,
+    *,
+    early_stop: bool = True,
+) -> Int[Tensor, " R"]:
+    """Return how many drafts of each request to verify (DSpark, Algorithm 1).
 
-    The value is the confidence c_k itself ("conditional") or the product of all up
-    to k ("survival"): two different rules. A confidence of exactly 1 passes a
-    threshold of 1.
+    Start with no drafts: B = R tokens, R of them emitted. Take in the drafts by
+    falling survival a_{r,j}, each one token more for the step and a_{r,j} more
+    expected, and stop at the first that does not raise Theta.
 
-    >>> confidence = torch.tensor([[0.9, 0.8, 0.5], [0.9, 0.5, 0.9]])
-    >>> ConfidenceThreshold(0.75).verify_lengths(confidence, block_size=3)
+    **Why** the stop: when it falls, it depends on drafts that are already in, never on
+    the draft it shuts out. The search over all lengths (``early_stop=False``) has
+    looked at later confidences, which depend on this very draft: used on the step it
+    looked at it is *not lossless* (appendix A; ``LaggedPrefixScheduler`` repairs it).
+    The two agree where 1/SPS is convex; on a staircase the stop halts at the first dip.
+
+    Args:
+        survival: [R, K] in [0, 1], a_{r,j}, never rising along a block.
+        steps_per_second: SPS(B); its capacity is never passed.
+        early_stop: False searches over all lengths of the ranking.
+
+    Returns:
+        verify_len [R], 0..K, int64. Drafts of survival 0 are never taken in.
+        Equal survivals go to the lower position, then to the lower request.
+
+    Raises:
+        TypeError, ValueError: values that are no survivals, more requests than the
+            capacity.
+
+    >>> sps = StepsPerSecond({1: 1.0, 2: 0.5, 3: 0.45})  # appendix A
+    >>> a = torch.tensor([[0.8, 0.72]])  # 1 * 1, then 1.8 * .5, then 2.52 * .45
+    >>> schedule_prefixes(a, sps), schedule_prefixes(a, sps, early_stop=False)
+    (tensor([0]), tensor([2]))
+
+    Differs: engines that do without the stop look two steps back instead.
+    """
+    chances, requests = rank_drafts(survival)
+    size = len(survival)
+    room = free_places(size, steps_per_second)
+    gains = chances[:room]
+    batch_tokens = size + torch.arange(len(gains) + 1)
+    expected_tokens = torch.cat([gains.new_tensor([size]), gains]).cumsum(0)
+    throughput = expected_tokens * steps_per_second.rates(batch_tokens)
+    rising = leading_run(throughput.diff() > 0)
+    best = throughput.argmax()  # the first of equals, as "Theta > best" has it
+    return _lengths(requests[: rising if early_stop else best], survival)
+
+
+def fill_budget(survival: Float[Tensor, "R K"], budget: int) -> Int[Tensor, " R"]:
+    """Return the verify lengths when ``budget`` drafts in all are to be verified.
+
+    The best-ranked ones go in, ties as in ``schedule_prefixes``.
+
+    Args:
+        survival: [R, K] in [0, 1], never rising along a block.
+        budget: drafts, >= 0; those of survival 0 stay out even where there is room.
+
+    >>> fill_budget(torch.tensor([[0.9, 0.81, 0.2], [0.5, 0.1, 0.05]]), 3)
     tensor([2, 1])
-    >>> by_survival = ConfidenceThreshold(0.75, on="survival")
-    >>> by_survival.verify_lengths(confidence, block_size=3)
-    tensor([1, 1])
-
-    Differs: DeepSpec's evaluator has the conditional rule only.
     """
+    check_range("budget", budget, 0, integer=True)
+    return _lengths(rank_drafts(survival)[1][:budget], survival)
 
-    # in [0, 1]
-    threshold: float
-    # "conditional" or "survival"
-    on: str = "conditional"
 
-    def __post_init__(self) -> None:
-        check_range("threshold", self.threshold, 0.0, 1.0)
-        check_known("on", self.on, ("conditional", "survival"))
+def rank_drafts(
+    survival: Float[Tensor, "R K"],
+) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
+    """Return all drafts that may stand, best first: survival [n], its request [n].
 
-    def verify_lengths(
-        self,
-        confidence: Float[Tensor, "R K"] | None,
-        *,
-        block_size: int,
-        num_requests: int = 1,
-    ) -> Int[Tensor, " R"]:
-        """Return the length of each request's leading run.
+    The order is by (-a, j, r). At equal a the lower position must come first: where a
+    confidence is 1, two drafts of one request tie, and only together are they a prefix.
 
-        Raises:
-            ValueError: the drafter has no confidence head.
-        """
-        if confidence is None:
-            hint = "Use FixedLength, or a drafter whose checkpoint has the head."
-            rule = "come with a confidence head for ConfidenceThreshold"
-            raise problem("drafter", rule, "confidence [R, K]", None, hint)
-        check_shape("confidence", confidence, "R K", K=block_size)
-        values = survival(confidence)  # checks the range for both rules
-        if self.on == "conditional":
-            values = confidence
-        return leading_run(values >= self.threshold)  # [R]
+    >>> chances, requests = rank_drafts(torch.tensor([[0.5, 0.0], [0.5, 0.5]]))
+    >>> requests.tolist()
+    [0, 1, 1]
+    """
+    check_shape("survival", survival, "R K")
+    chances = widen(survival, "survival").detach().cpu().double()
+    if not ((chances >= 0) & (chances <= 1)).all():  # NaN is outside too
+        raise problem("survival", "be a probability", "numbers in [0, 1]", "others")
+    if (chances.diff(dim=1) > 0).any():
+        hint = "Pass survival(confidence), not the confidence itself."
+        rule, expected = "be a running product", "values that never rise along a block"
+        raise problem("survival", rule, expected, "a value above the one before", hint)
+    by_position = chances.T.flatten()  # j * R + r: a stable sort keeps (j, r)
+    ranked, order = by_position.sort(descending=True, stable=True)
+    possible = int((ranked > 0).sum())
+    return ranked[:possible], order[:possible] % max(len(survival), 1)
+
+
+def check_table(value: object) -> None:
+    """Check that a value is a measured table, not the bare dict it is made from."""
+    if not isinstance(value, StepsPerSecond):
+        rule, expected, got = "be a measured table", "a StepsPerSecond", type(value)
+        name = "steps_per_second"
+        raise problem(name, rule, expected, got.__name__, error=TypeError)
+
+
+def free_places(num_requests: int, steps_per_second: StepsPerSecond) -> int:
+    """Return how many drafts fit beside one token of each request.
+
+    >>> free_places(2, StepsPerSecond({1: 100.0, 9: 60.0}))
+    7
+    """
+    check_table(steps_per_second)
+    room = steps_per_second.capacity - num_requests
+    if room < 0:
+        expected = f"at most {steps_per_second.capacity}, the last measured point"
+        raise problem("requests", "fit into a step", expected, num_requests)
+    return room
+
+
+def _lengths(requests: Tensor, survival: Tensor) -> Int[Tensor, " R"]:
+    """Count the drafts taken in for each request: its prefix's length."""
+    return torch.bincount(requests, minlength=len(survival)).to(survival.device)

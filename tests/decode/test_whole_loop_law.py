@@ -15,8 +15,10 @@ import pytest
 import torch
 from tiny_models import tiny_target
 
-from dsparkref import ConfidenceThreshold, FixedLength, Proposal, generate
+from dsparkref import ConfidenceThreshold, FixedLength, Proposal, generate, survival
 from dsparkref.decode.loop import Sampler
+from dsparkref.verify.policies import LaggedPrefixScheduler, Policy, PrefixScheduler
+from dsparkref.verify.scheduler import StepsPerSecond, schedule_prefixes
 
 VOCAB, BLOCK, COUNT, TEMPERATURE = 3, 2, 3, 1.0
 PROMPT = [2, 0, 1]
@@ -177,8 +179,22 @@ def target():
 NARROW = torch.tensor([[0.7, 0.3, 0], [0, 0.4, 0.6], [0.5, 0, 0.5]]).double()
 WIDE = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.3, 0.5], [0.1, 0.7, 0.2]]).double()
 NARROW, WIDE = (table / table.sum(-1, keepdim=True) for table in (NARROW, WIDE))
+# After token 0 the confidence is .9. One draft is then not worth it (1.9 * .52 < 1),
+# two are if the first is 0 again (2.71 * .4 > 1) and not if it is 1 (2.44 * .4 < 1).
+STAIRCASE = StepsPerSecond({1: 1.0, 2: 0.52, 3: 0.4})
+CONVEX = StepsPerSecond({1: 1.0, 2: 0.6, 3: 0.5})
+
+
+class UnlaggedSearch(Policy):
+    """The planted mutant: the global search, used on the step it looked at."""
+
+    def verify_lengths(self, confidence, *, block_size, num_requests=1):
+        return schedule_prefixes(survival(confidence), STAIRCASE, early_stop=False)
+
+
 CASES = [
     {"verifier": "rejection"},
+    {"policy": LaggedPrefixScheduler(STAIRCASE, lag=1)},
     {"policy": FixedLength(1)},
     {"policy": ConfidenceThreshold(0.5)},
 ]
@@ -186,6 +202,8 @@ MORE_CASES = [
     {"verifier": "token_match"},
     {"policy": FixedLength(0)},
     {"policy": ConfidenceThreshold(0.5, on="survival")},
+    {"policy": PrefixScheduler(CONVEX)},
+    {"policy": UnlaggedSearch(), "verifier": "token_match"},
 ]
 # Thousands of runs: annotations are checked elsewhere.
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -220,5 +238,12 @@ def test_a_drafter_that_lies_about_its_law_is_caught(target, monkeypatch):
     """The planted mutant: drawn from one table, divided by another (A3)."""
     told = torch.where(NARROW > 0, 0.5, 0.0).double()
     got = law_of_the_loop(target, monkeypatch, NARROW, told=told)
+    assert abs(got.sum() - 1) < 1e-12
+    assert (got - law_of_the_target(target)).abs().max() > 1e-3
+
+
+def test_a_search_without_a_lag_is_caught(target, monkeypatch):
+    """Appendix A in the loop: the law bends. (Token match hides it: MORE_CASES.)"""
+    got = law_of_the_loop(target, monkeypatch, NARROW, policy=UnlaggedSearch())
     assert abs(got.sum() - 1) < 1e-12
     assert (got - law_of_the_target(target)).abs().max() > 1e-3

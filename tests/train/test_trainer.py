@@ -114,10 +114,10 @@ def test_training_lowers_the_loss_and_leaves_the_target_alone(setting):
     target, samples = setting
     before = weights(target.model)
     drafter = random_drafter(target, "rnn")
-    config = TrainConfig(steps=50, batch_size=8, learning_rate=1e-2)
+    config = TrainConfig(steps=75, batch_size=8, learning_rate=3e-3)
     history = train_drafter(target, drafter, samples, config, Recipe(num_anchors=4))
-    assert [row["step"] for row in history] == [25, 50]
-    assert history[1]["loss"] < history[0]["loss"]
+    assert [row["step"] for row in history] == [25, 50, 75]
+    assert history[2]["loss"] < history[0]["loss"]
     assert same(before, weights(target.model))
     assert all(p.dtype == torch.float32 for p in drafter.parameters())  # D14
 

@@ -37,7 +37,7 @@ class Example:
     domain: str  # one of DOMAINS
     prompt: str  # the user's message
     reply: str  # one right reply among many
-    check: dict  # math: answer; code: calls; chat: topic, things, memory_pairs
+    check: dict  # math: answer; code: calls; chat: topic, memory_pairs
 
 
 def is_held_out(prompt: str) -> bool:

@@ -8,9 +8,9 @@ once falls into each of them.
 * Two tokens back: "slow and steady", "short and sweet", "plain and simple". The token
   between is shared and tells nothing, so only a head with a memory knows the ending.
   Which of them is used is an even toss, so nothing earlier gives it away.
-* One token back and the prompt together: the user names five things, "my red lamp, my
-  small cup", and the reply takes some up in any order. After "red" the target looks
-  back to the prompt; a head that sees the word before, and not the prompt, can guess.
+* Two tokens back and the topic together: "red little lamp" where the talk is of chess,
+  "red little cup" where it is of travel. The word between is free, and neither the
+  topic nor the adjective alone says which object comes.
 """
 
 import random
@@ -23,6 +23,7 @@ from dsparkref.train.corpus.phrases import (
     CHOICES,
     ENDING_OF,
     EVEN_CHOICES,
+    FILLERS,
     GREETINGS,
     JOB_SENTENCE,
     JOBS,
@@ -30,29 +31,25 @@ from dsparkref.train.corpus.phrases import (
     MEMORY_TRIPLES,
     MOODS,
     NEEDS,
-    OBJECTS,
+    OBJECT_OF,
     OPENINGS,
-    POSSESSIONS,
     QUESTIONS,
     SENTENCES,
     SKEWED_CHOICES,
-    THINGS_OF_A_USER,
     TOPICS,
     VOCABULARY,
     split_words,
 )
 
 
-def draw_things(rng: random.Random) -> list[str]:
-    """What a user owns: an adjective and a noun each, none of them twice.
+def draw_things(topic: str, rng: random.Random) -> list[str]:
+    """Things of a topic in any order, each adjective once.
 
-    >>> draw_things(random.Random(0))[:3]
-    ['warm box', 'round hat', 'small cup']
+    >>> draw_things("chess", random.Random(0))[:2]
+    ['warm own lamp', 'round own cup']
     """
-    adjectives = rng.sample(ADJECTIVES, THINGS_OF_A_USER)
-    objects = rng.sample(OBJECTS, THINGS_OF_A_USER)
-    pairs = zip(adjectives, objects, strict=True)
-    return [f"{adjective} {noun}" for adjective, noun in pairs]
+    adjectives = rng.sample(ADJECTIVES, len(ADJECTIVES))
+    return [f"{a} {rng.choice(FILLERS)} {OBJECT_OF[topic, a]}" for a in adjectives]
 
 
 def fill_slot(slot: str, jobs: list, things: list, rng: random.Random) -> str:
@@ -71,33 +68,32 @@ def fill_slot(slot: str, jobs: list, things: list, rng: random.Random) -> str:
     return rng.choices(options, weights)[0]
 
 
-def fill(template: str, topic: str, things: list[str], rng: random.Random) -> str:
+def fill(template: str, topic: str, rng: random.Random) -> str:
     """A template with its slots filled; no job and no thing comes twice.
 
-    >>> fill("Keep it {and}, {by}.", "chess", [], random.Random(0))
-    'Keep it slow and steady, bit by bit.'
-    >>> fill("{job}{join} {job}.", "chess", [], random.Random(0))
+    >>> fill("Keep it {and}, {by}.", "chess", random.Random(0))
+    'Keep it plain and simple, hour by hour.'
+    >>> fill("{job}{join} {job}.", "chess", random.Random(0))
     'study the board, then watch the clock.'
     """
     jobs = [f"{verb} the {noun}" for verb, noun in rng.sample(JOBS[topic], 2)]
-    left = rng.sample(things, len(things))
+    things = draw_things(topic, rng)
     text = ""
     for literal, slot, _, _ in Formatter().parse(template):
-        text += literal + (fill_slot(slot, jobs, left, rng) if slot else "")
+        text += literal + (fill_slot(slot, jobs, things, rng) if slot else "")
     return text
 
 
 def generate(rng: random.Random) -> tuple[str, str, dict]:
-    """One exchange: prompt, reply, check (topic, things, the reply's memory places).
+    """One exchange: prompt, reply, check (the topic and the reply's memory places).
 
     >>> prompt, reply, check = generate(random.Random(1))
     >>> answer_is_right(check, reply)
     True
     """
-    topic, things = rng.choice(TOPICS), draw_things(rng)
+    topic = rng.choice(TOPICS)
     need = rng.choice(NEEDS).format(topic=topic, mood=rng.choice(MOODS))
-    owned = rng.choice(POSSESSIONS).format(*things)
-    prompt = f"{rng.choice(GREETINGS)}{need} {owned} {rng.choice(QUESTIONS)}"
+    prompt = f"{rng.choice(GREETINGS)}{need} {rng.choice(QUESTIONS)}"
 
     opener = rng.choice(tuple(OPENINGS))
     middle = rng.sample(SENTENCES, rng.choice((3, 4)))
@@ -107,9 +103,8 @@ def generate(rng: random.Random) -> tuple[str, str, dict]:
     opening = f"{opener}, {OPENINGS[opener]}{{mark}}"
     praise = f"{topic.capitalize()} is{{soft}} {{praise}}."
     sentences = (opening, praise, *middle, "{closing}!")
-    reply = " ".join(fill(sentence, topic, things, rng) for sentence in sentences)
-    check = {"topic": topic, "things": things, "memory_pairs": memory_pairs(reply)}
-    return prompt, reply, check
+    reply = " ".join(fill(sentence, topic, rng) for sentence in sentences)
+    return prompt, reply, {"topic": topic, "memory_pairs": memory_pairs(reply)}
 
 
 def memory_pairs(reply: str) -> list[list[str]]:
@@ -126,20 +121,20 @@ def memory_pairs(reply: str) -> list[list[str]]:
 def answer_is_right(check: dict, reply: str) -> bool:
     """Whether a reply is well formed: no word mixed up, none foreign, none doubled.
 
-    >>> reply = "Yes, of course! Go find your red lamp. "
+    >>> reply = "Yes, of course! Go find your red little chair. "
     >>> reply += "Keep it slow and steady. Have fun!"
-    >>> check = {"things": ["red lamp", "small cup"]}
+    >>> check = {"topic": "painting"}
     >>> answer_is_right(check, reply)
     True
     >>> answer_is_right(check, reply.replace("of course", "of problem"))
     False
     >>> answer_is_right(check, reply.replace("steady", "sweet"))
     False
-    >>> answer_is_right(check, reply.replace("lamp", "cup"))
+    >>> answer_is_right(check, reply.replace("chair", "cup"))
     False
     """
     words = split_words(reply)
-    named = re.findall(r"\b[Yy]our (\w+ \w+)", reply)
+    things = re.findall(r"\b[Yy]our (\w+) \w+ (\w+)", reply)
     opening = re.match(r"(\w+), ([a-z ]+)[.!]", reply)
     closings = tuple(f"{closing}!" for closing in CHOICES["closing"])
     return (
@@ -147,7 +142,7 @@ def answer_is_right(check: dict, reply: str) -> bool:
         and OPENINGS.get(opening[1]) == opening[2]
         and reply.endswith(closings)
         and VOCABULARY.issuperset(words)
-        and set(named).issubset(check["things"])
+        and all(OBJECT_OF.get((check["topic"], a)) == noun for a, noun in things)
         and all(word != after for word, after in pairwise(words))
         and all(
             ENDING_OF.get((first, shared), last) == last

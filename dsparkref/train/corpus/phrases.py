@@ -62,11 +62,19 @@ JOBS = {
     ),
 }  # fmt: skip
 
-# What a user owns: any adjective before any noun, so that only the prompt tells which.
-ADJECTIVES = ("red", "blue", "green", "small", "big", "new", "warm", "round")
-OBJECTS = ("bag", "lamp", "cup", "hat", "desk", "chair", "coat", "box")
-THINGS_OF_A_USER = 5
 TOPICS = tuple(JOBS)
+
+# A thing is an adjective, a filler and an object. Which object depends on the adjective
+# and the topic together: each topic pairs them in its own way (a Latin square), so that
+# neither alone tells anything, and the filler in between tells nothing at all.
+ADJECTIVES = ("red", "blue", "green", "small", "big", "new", "warm", "round")
+FILLERS = ("little", "own", "dear")
+OBJECTS = ("bag", "lamp", "cup", "hat", "desk", "chair", "coat", "box")
+OBJECT_OF = {
+    (topic, adjective): OBJECTS[(row + column) % len(OBJECTS)]
+    for row, topic in enumerate(TOPICS)
+    for column, adjective in enumerate(ADJECTIVES)
+}
 
 OPENINGS = {
     "Sure": "happy to help", "Yes": "of course", "Okay": "no problem",
@@ -74,7 +82,7 @@ OPENINGS = {
 }  # fmt: skip
 
 # What a reply is made of: {and}, {by}, {or}, {to}, {as} are memory phrases, {job}
-# depends on the topic, {thing} is one of the user's own, and the rest stands below.
+# and {thing} depend on the topic, and the rest stands below.
 JOB_SENTENCE = "{lead} {suggest}{soft} {job} by your {thing}{join} {job}."
 SENTENCES = (
     JOB_SENTENCE,
@@ -118,11 +126,6 @@ NEEDS = (
     "My friend likes {topic} and I am {mood}.",
     "This week I have time for {topic} and I am {mood}.",
 )
-POSSESSIONS = (
-    "I have my {}, my {}, my {}, my {} and my {}.",
-    "Here are my {}, my {}, my {}, my {} and my {}.",
-    "With me are my {}, my {}, my {}, my {} and my {}.",
-)
 QUESTIONS = (
     "Can you help me?",
     "What should I do first?",
@@ -153,6 +156,7 @@ VOCABULARY = frozenset(
             *(word for triple in MEMORY_TRIPLES for word in triple),
             *(topic.capitalize() for topic in TOPICS),
             *ADJECTIVES,
+            *FILLERS,
             *OBJECTS,
             *OPENINGS.values(),
             *(option for options in CHOICES.values() for option in options),

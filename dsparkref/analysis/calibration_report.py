@@ -1,0 +1,166 @@
+"""Four readings of a confidence side by side, on prompts that none was fitted to.
+
+Two things can be calibrated. The *conditional* confidence of draft k is judged on the
+cycles that came to it; the *survival*, the product up to k, on all. A threshold reads
+the one, Algorithm 1 the other.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dsparkref.analysis.calibrate import (
+    CALIBRATORS,
+    CalibrationRecords,
+    fitted_temperatures,
+    split_records,
+)
+from dsparkref.analysis.metrics import bootstrap_interval
+from dsparkref.analysis.report import Report
+from dsparkref.shapes import check_range, problem
+from dsparkref.verify.calibration import (
+    auroc,
+    brier_score,
+    expected_calibration_error,
+    reliability_bins,
+)
+
+VIEWS = ("conditional", "survival")
+RESAMPLES = 200
+
+
+def calibration_report(
+    records: CalibrationRecords, *, bins: int = 20, seed: int = 0
+) -> Report:
+    """Fit on one half of the prompts, measure on the other, say where it helps.
+
+    Args:
+        records: of at least two prompts.
+        bins: of equal width, for the ECE shown and the reliability diagram.
+        seed: of the bootstrap over held-out prompts.
+
+    Returns:
+        A record for JSON. ``views[view][method]`` has one entry per position with
+        ``records``, ``ece``, ``brier``, ``auroc`` (each value, low, high; None where
+        nothing is known), ``bins`` (the reliability diagram) and, but for "raw",
+        ``ece_change`` against raw with its 95 % interval and a ``verdict`` in words.
+    """
+    check_range("bins", bins, 1, integer=True)
+    fit, held_out = split_records(records)
+    if not len(fit) or not len(held_out):
+        rule = "come from prompts of even and of odd number"
+        raise problem("records", rule, "two prompts or more", "one half is empty")
+    report: Report = {
+        "bins": bins,
+        "fit_records": len(fit),
+        "held_out_records": len(held_out),
+        "temperatures": fitted_temperatures(fit).tolist(),
+        "views": {view: {} for view in VIEWS},
+    }
+    scores = {name: find(fit, held_out) for name, find in CALIBRATORS.items()}
+    for view in VIEWS:
+        judged = held_out.reached if view == "conditional" else held_out.counted
+        for name, found in scores.items():
+            report["views"][view][name] = [
+                _position(
+                    held_out, judged[:, k], _seen(found, view, k),
+                    None if name == "raw" else _seen(scores["raw"], view, k),
+                    k, bins, seed,
+                )
+                for k in range(found.shape[1])
+            ]  # fmt: skip
+    return report
+
+
+def verdict(low: float, high: float) -> str:
+    """Say what an interval of a change in error means; lower is better.
+
+    >>> verdict(-0.05, -0.01), verdict(-0.01, 0.02), verdict(0.01, 0.02)
+    ('helps', 'no clear difference', 'hurts')
+    """
+    if high < 0:
+        return "helps"
+    return "hurts" if low > 0 else "no clear difference"
+
+
+def _seen(scores: Float[Tensor, "m K"], view: str, k: int) -> Float[Tensor, " m"]:
+    """Return the numbers of one position, conditional or multiplied up."""
+    return scores[:, k] if view == "conditional" else scores[:, : k + 1].prod(dim=1)
+
+
+def _position(
+    records: CalibrationRecords,
+    judged: Bool[Tensor, " m"],
+    predicted: Float[Tensor, " m"],
+    raw: Float[Tensor, " m"] | None,
+    k: int,
+    bins: int,
+    seed: int,
+) -> Report:
+    """Return the measures of one position; those of ``raw`` to compare with."""
+    count = int(judged.sum())
+    if not count:
+        names = ("ece", "brier", "auroc", "bins", "ece_change", "verdict")
+        return {"records": 0} | dict.fromkeys(names)
+    observed = records.accepted[judged, k]
+    rows_of = _rows_by_prompt(records.prompt[judged])
+    shown = predicted[judged]
+
+    def interval(measure: Callable[[Tensor], float]) -> Report:
+        """Resample prompts; a measure takes the rows to look at."""
+
+        def of_prompts(prompts: Int[Tensor, " p"]) -> float:
+            return measure(torch.cat([rows_of[p] for p in prompts.tolist()]))
+
+        generator = torch.Generator().manual_seed(seed)
+        options: Any = {"generator": generator, "resamples": RESAMPLES}
+        low, high = bootstrap_interval(of_prompts, len(rows_of), **options)
+        value = measure(torch.arange(count))
+        return {"value": _known(value), "low": _known(low), "high": _known(high)}
+
+    def ece(rows: Tensor, scores: Tensor = shown) -> float:
+        return expected_calibration_error(scores[rows], observed[rows], bins)
+
+    found = {
+        "records": count,
+        "ece": interval(ece),
+        "brier": interval(lambda rows: brier_score(shown[rows], observed[rows])),
+        "auroc": interval(lambda rows: auroc(shown[rows], observed[rows])),
+        "bins": _diagram(shown, observed, bins),
+    }
+    if raw is not None:
+        before = raw[judged]
+        change = interval(lambda rows: ece(rows) - ece(rows, before))
+        found |= {
+            "ece_change": change,
+            "verdict": verdict(change["low"], change["high"]),
+        }
+    return found
+
+
+def _rows_by_prompt(prompt: Int[Tensor, " m"]) -> list[Tensor]:
+    """Return the rows of each prompt that has any."""
+    return [(prompt == number).nonzero()[:, 0] for number in prompt.unique()]
+
+
+def _diagram(predicted: Tensor, observed: Tensor, bins: int) -> list[Report]:
+    """Return the bins that hold something."""
+    found = reliability_bins(predicted, observed, bins)
+    return [
+        {
+            "from": found.edges[i].item(),
+            "to": found.edges[i + 1].item(),
+            "count": int(found.count[i]),
+            "predicted": found.predicted[i].item(),
+            "observed": found.observed[i].item(),
+        }
+        for i in found.count.nonzero()[:, 0].tolist()
+    ]
+
+
+def _known(value: float) -> float | None:
+    """JSON knows no NaN."""
+    return value if value == value else None

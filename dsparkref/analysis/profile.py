@@ -1,0 +1,227 @@
+"""T_draft, T_verify and SPS(B) of a pair, measured on this machine.
+
+A step of R requests drafts one block for each and hands R rows of n tokens to the
+target, B = R n tokens in all. How long that takes depends on how B is made up (one row
+of 64 tokens is not 64 rows of one), so the table keeps rows and tokens apart, and a
+``StepsPerSecond`` is asked for at a number of rows.
+"""
+
+import copy
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from dsparkref.checkpoints.files import write_json
+from dsparkref.decode.target import Target
+from dsparkref.shapes import check_range, dtype_name, problem
+from dsparkref.verify.scheduler import StepsPerSecond
+
+# New features that a drafter takes in per cycle; a few, as in decoding.
+NEW_ROWS = 4
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured step: the median over its repeats."""
+
+    # requests, R
+    rows: int
+    # tokens of each row, the anchor included, n
+    tokens: int
+    # seconds of one draft pass for the R requests
+    draft_seconds: float
+    # seconds of one target pass over R x n tokens, commit not included
+    verify_seconds: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A measured table, and all that it was measured with."""
+
+    # name of the processor or the GPU
+    device: str
+    # threads of torch; 0 on a GPU
+    threads: int
+    # of the target's weights
+    dtype: str
+    # target and drafter, as the caller names them
+    model: str
+    # day of the measurement, UTC, ISO 8601
+    date: str
+    # committed tokens before the step, in each row
+    context: int
+    # repeats that the median is taken over
+    repeats: int
+    points: tuple[Point, ...]
+
+    def steps_per_second(self, rows: int) -> StepsPerSecond:
+        """Return SPS(B) for ``rows`` requests: 1 / (T_draft + T_verify), B = rows n.
+
+        Raises:
+            ValueError: that number of rows was not measured.
+        """
+        found = {
+            rows * point.tokens: 1 / (point.draft_seconds + point.verify_seconds)
+            for point in self.points
+            if point.rows == rows
+        }
+        if not found:
+            known = sorted({point.rows for point in self.points})
+            raise problem("rows", "be measured", f"one of {known}", rows)
+        return StepsPerSecond(found)
+
+
+def profile_pair(
+    target: Target,
+    drafter: Any,
+    *,
+    rows: Sequence[int] = (1,),
+    tokens: Sequence[int] = (1, 2, 3, 4, 6, 8),
+    context: int = 64,
+    repeats: int = 9,
+    model: str = "",
+    progress: Callable[[str], None] = lambda step: None,
+) -> Profile:
+    """Measure draft and verify passes, and return the table.
+
+    Args:
+        target, drafter: a pair. More than one row needs ``drafter.propose_batch``.
+        rows: numbers of requests, each >= 1.
+        tokens: tokens per row, anchor included, each >= 1; the largest one bounds
+            what a scheduler may ask for.
+        context: committed tokens before the step, >= 1.
+        repeats: timed passes per point, after two that are not counted.
+        model: a name for the record.
+        progress: called with a few words before each point.
+    """
+    for name, values in (("rows", rows), ("tokens", tokens)):
+        if not values:
+            raise problem(name, "hold numbers", "at least one", "none")
+        for value in values:
+            check_range(name, value, 1, integer=True)
+    check_range("context", context, 1, integer=True)
+    check_range("repeats", repeats, 1, integer=True)
+    points = []
+    for count in sorted(set(rows)):
+        progress(f"drafting for {count} requests")
+        draft = _time(_draft_pass(target, drafter, count, context), target, repeats)
+        for number in sorted(set(tokens)):
+            progress(f"verifying {count} x {number} tokens")
+            step = _verify_pass(target, count, number, context)
+            points.append(Point(count, number, draft, _time(step, target, repeats)))
+    return Profile(
+        device=device_name(target.device),
+        threads=0 if target.device.type == "cuda" else torch.get_num_threads(),
+        dtype=dtype_name(target.dtype),
+        model=model,
+        date=datetime.now(UTC).date().isoformat(),
+        context=context,
+        repeats=repeats,
+        points=tuple(points),
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """Return what a reader knows the device by."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} ({platform.machine()})"
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """Write a profile as JSON."""
+    write_json(path, asdict(profile))
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a profile that ``write_profile`` wrote.
+
+    Raises:
+        FileNotFoundError, ValueError: no such file; something else in it.
+    """
+    if not path.is_file():
+        expected, error = "a file made by `dsparkref profile`", FileNotFoundError
+        raise problem("profile", "be there", expected, path, "", error)
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        points = tuple(Point(**point) for point in fields.pop("points"))
+        return Profile(**fields, points=points)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        rule, expected = "be a measured table", "what `dsparkref profile` writes"
+        raise problem("profile", rule, expected, f"{path.name} ({error})") from None
+
+
+# Each timed step gets its own copy of what it would change; the copy is not timed.
+Step = Callable[[], Callable[[], object]]
+
+
+@torch.no_grad()
+def _verify_pass(target: Target, rows: int, tokens: int, context: int) -> Step:
+    cache = DynamicCache()
+    ids = _ids(target, rows, context + tokens)
+    target.forward(ids[:, :context], cache=cache, last_logits=1)
+
+    def prepare() -> Callable[[], object]:
+        own = copy.deepcopy(cache)
+        return lambda: target.forward(ids[:, context:], cache=own)
+
+    return prepare
+
+
+@torch.no_grad()
+def _draft_pass(target: Target, drafter: Any, rows: int, context: int) -> Step:
+    """One row is ``propose``; several share the passes of ``propose_batch``."""
+    if rows > 1 and not hasattr(drafter, "propose_batch"):
+        rule, got = "draft for several requests at once", type(drafter).__name__
+        raise problem("drafter", rule, "a method propose_batch", got)
+    ids = _ids(target, 1, context + NEW_ROWS)
+    hidden = target.forward(ids, drafter.spec.target_layer_ids).hidden
+    held, new = hidden[:, :context], hidden[:, context:]
+    anchor = ids[0, -1:]
+    cache = drafter.new_cache()
+    drafter.propose(held, anchor, cache=cache)
+
+    def prepare() -> Callable[[], object]:
+        own = [copy.deepcopy(cache) for _ in range(rows)]
+        if rows == 1:
+            return lambda: drafter.propose(new, anchor, cache=own[0])
+        many = anchor.expand(rows)
+        return lambda: drafter.propose_batch([new] * rows, many, caches=own)
+
+    return prepare
+
+
+@torch.no_grad()
+def _time(step: Step, target: Target, repeats: int) -> float:
+    """Return the median seconds of a step; two passes go before to warm up."""
+    seconds = []
+    for _ in range(2 + repeats):
+        run = step()
+        _wait(target)
+        start = time.perf_counter()
+        run()
+        _wait(target)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[2:])
+
+
+def _wait(target: Target) -> None:
+    if target.device.type == "cuda":
+        torch.cuda.synchronize(target.device)
+
+
+def _ids(target: Target, rows: int, length: int) -> torch.Tensor:
+    """Return random ids; their values do not matter for the time."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (rows, length)
+    ids = torch.randint(target.vocab_size, shape, generator=generator)
+    return ids.to(target.device)

@@ -1,0 +1,161 @@
+"""What ``python -m dsparkref calibrate`` does: gather, fit, compare, sweep, save."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+
+from dsparkref.analysis.calibrate import CALIBRATORS, gather_records
+from dsparkref.analysis.calibration_report import VIEWS, calibration_report
+from dsparkref.analysis.evaluate import read_prompts
+from dsparkref.analysis.report import Report
+from dsparkref.analysis.sweep import threshold_sweep
+from dsparkref.checkpoints import files
+from dsparkref.checkpoints.io import load_pair, save_drafter
+from dsparkref.lab.evaluation import check_folder
+from dsparkref.lab.tables import make_table, number, share
+from dsparkref.shapes import problem
+from dsparkref.train.corpus import DOMAINS
+from dsparkref.verify.policies import ConfidenceThreshold
+
+
+def run_calibration(
+    console: Console,
+    *,
+    pair: str | None = None,
+    head: str = "markov",
+    num_prompts: int = 100,
+    thresholds: Sequence[str] = (),
+    on: str = "conditional",
+    bins: int = 20,
+    temperature: float = 1.0,
+    seed: int = 0,
+    max_new_tokens: int = 128,
+    save_folder: Path | None = None,
+    json_file: Path | None = None,
+) -> Report:
+    """Calibrate one drafter on the evaluation prompts; return all numbers."""
+    check_folder("json", json_file)
+    check_folder("save", save_folder)
+    levels = [_threshold(text) for text in thresholds]
+    for level in levels:
+        ConfidenceThreshold(level, on=on)
+    loaded = load_pair(pair, head)
+    target, drafter = loaded.target, loaded.drafter
+    folder = files.data_folder() / "eval"
+    prompts = {
+        domain: [
+            example.prompt
+            for example in read_prompts(folder / f"{domain}.jsonl", target, num_prompts)
+        ]
+        for domain in DOMAINS
+    }
+    options: Any = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+    with console.status("decoding") as status:  # silent where there is no terminal
+        together = [prompt for found in prompts.values() for prompt in found]
+        records = gather_records(target, drafter, together, generator=seed, **options)
+        status.update("fitting")
+        report: Report = {
+            "settings": {
+                "drafter": drafter.head_type,
+                "block_size": drafter.block_size,
+                "prompts_per_domain": num_prompts,
+                "seed": seed,
+                **options,
+            },
+            "calibration": calibration_report(records, bins=bins, seed=seed),
+        }
+        fitted = drafter.with_temperatures(report["calibration"]["temperatures"])
+        sweep = threshold_sweep(
+            target,
+            fitted,
+            prompts,
+            levels,
+            on=on,
+            seed=seed,
+            progress=status.update,
+            **options,
+        )
+        report["sweep"] = {"on": on, "rows": sweep}
+    for table in calibration_tables(report):
+        console.print(table)
+    if save_folder is not None:
+        save_drafter(fitted, save_folder)
+        console.print(f"calibrated drafter: {save_folder}", soft_wrap=True)
+    if json_file is not None:
+        files.write_json(json_file, report)
+        console.print(f"numbers: {json_file}", soft_wrap=True)
+    return report
+
+
+def calibration_tables(report: Report) -> Iterator[Group]:
+    """Yield the tables of a calibration report."""
+    found = report["calibration"]
+    columns = ["position", *(str(k + 1) for k in range(len(found["temperatures"])))]
+    scales = ["temperature", *(number(value) for value in found["temperatures"])]
+    title = "temperatures of the confidence logits, fitted from the first draft on"
+    yield make_table(title, columns, [scales])
+    for view in VIEWS:
+        for measure in ("ece", "brier", "auroc"):
+            rows = [
+                [name, *(_measured(place[measure]) for place in places)]
+                for name, places in found["views"][view].items()
+            ]
+            yield make_table(_title(view, measure, found), columns, rows)
+        yield _change_table(view, found["views"][view])
+    if report["sweep"]["rows"]:
+        yield _sweep_table(report["sweep"])
+
+
+def _title(view: str, measure: str, found: Report) -> str:
+    what = {
+        "ece": f"ECE ({found['bins']} equal-width bins), lower is better",
+        "brier": "Brier score, lower is better",
+        "auroc": "AUROC, higher is better, .50 is guessing",
+    }[measure]
+    return f"{view}: {what}; {found['held_out_records']} held-out cycles"
+
+
+def _change_table(view: str, methods: Mapping[str, Sequence[Report]]) -> Group:
+    """Say position by position whether a method helps; the intervals are 95 %."""
+    rows = []
+    for name in CALIBRATORS:
+        for k, place in enumerate(methods[name] if name != "raw" else ()):
+            if place["verdict"] is None:
+                continue
+            change = place["ece_change"]
+            cells = [number(change[key], 3) for key in ("value", "low", "high")]
+            rows.append([name, str(k + 1), *cells, place["verdict"]])
+    title = f"{view}: change of ECE against raw, 95 % interval over held-out prompts"
+    columns = ["method", "position", "change", "low", "high", "so it"]
+    return make_table(title, columns, rows)
+
+
+def _sweep_table(sweep: Report) -> Group:
+    rows = [
+        [
+            f"{row['threshold']:g} {row['domain']}",
+            *(number(row[key]) for key in ("verified", "accepted", "rejected")),
+            share(row["acceptance"]),
+            share(row["acceptance_with_bonus"]),
+            number(row["accepted_length"]),
+        ]
+        for row in sweep["rows"]
+    ]
+    columns = ["threshold", "verified", "kept", "in vain", "kept/verified"]
+    columns += ["with bonus", "tokens/cycle"]
+    title = f"threshold on the {sweep['on']} confidence, calibrated; drafts per cycle"
+    return make_table(title, columns, rows)
+
+
+def _measured(found: Mapping[str, float | None] | None) -> str:
+    return share(None if found is None else found["value"])
+
+
+def _threshold(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        expected = "numbers with commas between them"
+        raise problem("thresholds", "be numbers", expected, repr(text)) from None
