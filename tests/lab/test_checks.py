@@ -122,6 +122,7 @@ def test_a_learner_may_be_wrong_by_rounding_and_no_more():
         (torch.ones(2), torch.ones(2, dtype=torch.long), True),
         (torch.ones(2), torch.ones(1, 2), False),  # broadcasting is not equality
         (torch.ones(2), torch.ones(1), False),
+        (torch.ones(2), [torch.tensor(1.0), torch.tensor(1.0)], True),
         ([torch.ones(2), 3], [torch.ones(2), 3], True),
         ([torch.ones(2), 3], [torch.ones(2), 4], False),
         (float("nan"), float("nan"), True),

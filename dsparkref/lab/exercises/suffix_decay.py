@@ -91,6 +91,11 @@ def _positions_from_one(accepted: Tensor, verified: Tensor, block_size: int) -> 
     return _share(reached & (accepted[:, None] > k), reached)
 
 
+def _ratio_of_survivals(accepted: Tensor, verified: Tensor, block_size: int) -> Tensor:
+    kept = prefix_survival(accepted, verified, block_size)
+    return kept / torch.cat([torch.ones(1, dtype=kept.dtype), kept[:-1]])
+
+
 def _zero_where_unknown(accepted: Tensor, verified: Tensor, block_size: int) -> Tensor:
     return conditional_acceptance(accepted, verified, block_size).nan_to_num(0.0)
 
@@ -114,6 +119,10 @@ CONDITIONAL = Exercise(
         "drafts.": _kept_at_least_k,
         "Off by one: positions count from 0 here, so the first draft is k = 0.": (
             _positions_from_one
+        ),
+        "A ratio of two survivals that were counted over different cycles. Count one "
+        "set of cycles for each k: those that kept all before it and were asked.": (
+            _ratio_of_survivals
         ),
         "0 of 0 cycles is not 0: where no cycle came, nothing is known (NaN).": (
             _zero_where_unknown
@@ -154,6 +163,24 @@ def _whole_prefix_at_once(target: toy.Laws, draft: toy.Laws) -> Tensor:
     return torch.stack(shares[1:]) / torch.stack(shares[:-1])
 
 
+def _all_prefixes_alike(target: toy.Laws, draft: toy.Laws) -> Tensor:
+    overlaps = [
+        torch.minimum(p, q).sum(dim=-1) for p, q in zip(target, draft, strict=False)
+    ]
+    return torch.stack([overlap.mean() for overlap in overlaps])
+
+
+def _marginals(target: toy.Laws, draft: toy.Laws) -> Tensor:
+    """The overlap of the laws of token k whatever came before."""
+    rates = []
+    p = q = torch.ones((), dtype=torch.float64)
+    for wanted, drafted in zip(target, draft, strict=False):
+        p, q = p[..., None] * wanted, q[..., None] * drafted
+        rows = [joint.reshape(-1, wanted.shape[-1]).sum(dim=0) for joint in (p, q)]
+        rates.append(torch.minimum(*rows).sum())
+    return torch.stack(rates)
+
+
 def _laws(*tables: list[Any]) -> toy.Laws:
     return [torch.tensor(table, dtype=torch.float64) for table in tables]
 
@@ -182,6 +209,11 @@ EXACT = Exercise(
         "weight a prefix by the product of min(p, q).": _along_the_text,
         "Prefixes are weighted as the drafter writes them, accepted or not. Draft k "
         "is reached only where all before it stood.": _along_the_drafts,
+        "Every prefix counts the same here. Weight it by the chance that decoding gets "
+        "there.": _all_prefixes_alike,
+        "The laws are averaged over prefixes before they are compared. The best parallel "
+        "drafter has the right averages, and is still refused: compare prefix by "
+        "prefix.": _marginals,
         "min(p, q) is taken of whole prefixes. The verifier decides token by token: "
         "multiply the minima, do not take the minimum of the products.": (
             _whole_prefix_at_once
