@@ -211,9 +211,9 @@ EXACT = Exercise(
         "is reached only where all before it stood.": _along_the_drafts,
         "Every prefix counts the same here. Weight it by the chance that decoding gets "
         "there.": _all_prefixes_alike,
-        "The laws are averaged over prefixes before they are compared. The best parallel "
-        "drafter has the right averages, and is still refused: compare prefix by "
-        "prefix.": _marginals,
+        "The laws are averaged over prefixes before they are compared. The best "
+        "parallel drafter has the right averages and is still refused: compare prefix "
+        "by prefix.": _marginals,
         "min(p, q) is taken of whole prefixes. The verifier decides token by token: "
         "multiply the minima, do not take the minimum of the products.": (
             _whole_prefix_at_once
