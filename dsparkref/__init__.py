@@ -8,6 +8,7 @@ from dsparkref.analysis.metrics import (
     prefix_survival,
     speedup,
 )
+from dsparkref.analysis.toy import MarkovWorld
 from dsparkref.checkpoints.io import (
     Pair,
     load_drafter,
@@ -82,7 +83,7 @@ __all__ = [
     "TrainingOutput", "LossTerms", "supervised_positions", "aligned_target_logits",
     "block_loss", "train_drafter", "train_target",
     # measuring
-    "conditional_acceptance", "prefix_survival", "speedup",
+    "conditional_acceptance", "prefix_survival", "speedup", "MarkovWorld",
 ]  # fmt: skip
 
 

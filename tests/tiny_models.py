@@ -55,7 +55,9 @@ def tiny_drafter(target: Target, head: str = "markov", *, seed: int = 0, **chang
 
     ``changes`` are fields of its spec; K is 4, and every width is another number.
     """
-    options = {"block_size": 4, "mask_token_id": MASK, "target_layer_ids": (0, 2, 1)}
+    mask = min(MASK, target.vocab_size - 1)
+    taps = changes.get("target_layer_ids", (0, 2, 1))
+    options = {"block_size": 4, "mask_token_id": mask, "target_layer_ids": taps}
     widths = {"rank": 5, "gru_size": 6, "inner_size": 7}
     spec = new_drafter(target, head=head, **options, **widths).spec
     drafter = Drafter(replace(spec, **changes), target.embedding, target.lm_head)

@@ -5,9 +5,9 @@ block, the law of the best drafter that remembers nothing, one token or everythi
 the chance that each of its drafts stands. What is lost here is lost by the *shape* of
 the drafter. No training could win it back.
 
-A law of a block is a list of tables: table k, of shape [V] * k + [V], is the law of
-token k (0-based, the paper's k+1) given tokens 0..k-1. An axis on which a table does
-not depend may have size 1; such tables broadcast.
+The law of a block is a list of tables: table k, of shape [V] * k + [V], is the law
+of token k (0-based, the paper's k+1) given tokens 0..k-1. An axis on which a table
+does not depend may have size 1; such tables broadcast.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dsparkref.shapes import check_known, check_probs, check_range, problem
-from dsparkref.verify.inputs import check_ids
+from dsparkref.shapes import (
+    check_known,
+    check_probs,
+    check_range,
+    check_shape,
+    problem,
+)
+from dsparkref.verify.inputs import check_tensor
 from dsparkref.verify.rejection import verify_block
 from dsparkref.verify.sampling import as_generator, draw_uniforms, sample
 
@@ -31,30 +37,36 @@ OBJECTIVES = ("cross_entropy", "overlap")
 class MarkovWorld:
     """A language in which a token depends on the ``order`` tokens before it.
 
-    >>> coin = MarkovWorld(torch.tensor([0.5, 0.5]).double())  # order 0
-    >>> coin.order, coin.vocab_size
-    (0, 2)
+    >>> weather = MarkovWorld(torch.tensor([[0.8, 0.2], [0.5, 0.5]]), ("sun", "rain"))
+    >>> weather.order, weather.vocab_size
+    (1, 2)
+    >>> [round(p, 2) for p in weather.next_law([0]).tolist()]  # after a day of sun
+    [0.8, 0.2]
 
     Raises:
+        TypeError: ``transition`` is no tensor.
         ValueError: axes of unlike size, rows that are no laws, a word too many.
     """
 
-    # [V] * order + [V], float64: the last axis is the next token's law
+    # [V] * order + [V], the last axis is the next token's law; kept in float64
     transition: Tensor
-    # [V] names; empty: the numbers
-    words: tuple[str, ...] = ()
+    # V names; empty: the ids
+    words: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        sizes = set(self.transition.shape)
-        if len(sizes) != 1 or self.transition.dtype != torch.float64:
-            got = f"{list(self.transition.shape)} {self.transition.dtype}"
-            rule, expected = "be a table of laws", "shape [V, ..., V] in float64"
-            raise problem("transition", rule, expected, got)
-        check_probs("transition", self.transition)
-        names = self.words or tuple(map(str, range(self.vocab_size)))
+        check_tensor("transition", self.transition)
+        if len(set(self.transition.shape)) != 1:
+            rule, expected = "have axes of one size", "shape [V, ..., V]"
+            raise problem("transition", rule, expected, list(self.transition.shape))
+        table = self.transition.double()
+        check_probs("transition", table)
+        # laws that were rounded on the way here sum to 1 again, to the last bit
+        table = table / table.sum(dim=-1, keepdim=True)
+        names = tuple(self.words) or tuple(map(str, range(self.vocab_size)))
         if len(names) != self.vocab_size:
             rule, expected = "name each token", f"{self.vocab_size} words"
             raise problem("words", rule, expected, len(names))
+        object.__setattr__(self, "transition", table)
         object.__setattr__(self, "words", names)
 
     @property
@@ -76,7 +88,11 @@ class MarkovWorld:
         sharpness: float = 2.0,
         generator: torch.Generator | int | None = None,
     ) -> "MarkovWorld":
-        """Return a world whose laws are softmax(sharpness * normal numbers)."""
+        """Return a world whose laws are softmax(sharpness * normal numbers).
+
+        >>> MarkovWorld.random(4, 2, generator=0).transition.shape
+        torch.Size([4, 4, 4])
+        """
         check_range("vocab_size", vocab_size, 2, integer=True)
         check_range("order", order, 0, integer=True)
         check_range("sharpness", sharpness, 0.0)
@@ -103,30 +119,39 @@ class MarkovWorld:
         >>> [round(p, 2) for p in first.tolist()]  # of these, 'of' and 'no'
         [0.0, 0.5, 0.5, 0.0, 0.0]
         """
-        check_ids(torch.tensor(list(context)).long(), (len(context), self.vocab_size))
+        self._check_ids("context", context)
         check_range("length", length, 1, integer=True)
         if len(context) < self.order:
             rule, expected = "reach back far enough", f"at least {self.order} ids"
             raise problem("context", rule, expected, len(context))
         tables = []
         for k in range(length):
-            known = context[len(context) - (self.order - k) :] if k < self.order else ()
-            table = self.transition[tuple(int(token) for token in known)]
-            unseen = max(k - self.order, 0)
-            tables.append(table.view([1] * unseen + list(table.shape)))
+            reach = max(self.order - k, 0)  # tokens of the context that still count
+            table = self.transition[tuple(context[len(context) - reach :])]
+            forgotten = max(k - self.order, 0)  # tokens of the block that no longer do
+            tables.append(table.view([1] * forgotten + list(table.shape)))
         return tables
 
     def spell(self, tokens: Sequence[int]) -> str:
-        """Return the words of tokens."""
-        return " ".join(self.words[int(token)] for token in tokens)
+        """Return the words of tokens.
+
+        >>> two_mode_world().spell([1, 3, 0])
+        'of course ,'
+        """
+        self._check_ids("tokens", tokens)
+        return " ".join(self.words[token] for token in tokens)
+
+    def _check_ids(self, name: str, ids: Sequence[int]) -> None:
+        for token in ids:
+            check_range(name, token, 0, self.vocab_size - 1, integer=True)
 
 
 def two_mode_world(first_mode: float = 0.5) -> MarkovWorld:
-    """Return the world of "of course" and "no problem", forever in turn by chance.
+    """Return the world that says "of course" or "no problem", again and again.
 
     Order 1: after the comma comes "of" with probability ``first_mode``, else "no";
     "of" is followed by "course", "no" by "problem", and either by a comma. Slots that
-    do not see each other offer "of problem" as often as "of course".
+    do not see each other offer "of problem" too, which nobody says.
     """
     check_range("first_mode", first_mode, 0.0, 1.0)
     words = (",", "of", "no", "course", "problem")
@@ -161,7 +186,8 @@ def best_drafter(
     """Return the law of the best drafter that sees its last ``memory`` drafts.
 
     All of them see the context before the block. Memory 0 is the parallel drafter,
-    1 a Markov head, None one that sees every draft before.
+    1 a Markov head, None one that sees every draft before. Best is meant as training
+    means it: the drafts before are the target's own, as under teacher forcing.
 
     Args:
         target: K tables, the target's law of the block.
@@ -174,11 +200,15 @@ def best_drafter(
     Returns:
         K tables, of size 1 along what the drafter does not see.
 
+    Raises:
+        TypeError, ValueError: tables that are no law of a block, a negative memory.
+
     >>> world = two_mode_world(0.7)
     >>> course = best_drafter(world.block_laws([0], 2), memory=0)[1][0]
     >>> [round(p, 2) for p in course.tolist()]  # of the last two words
     [0.0, 0.0, 0.0, 0.7, 0.3]
     """
+    _check_tables("target", target)
     check_known("objective", objective, OBJECTIVES)
     if memory is not None:
         check_range("memory", memory, 0, integer=True)
@@ -199,11 +229,18 @@ def exact_survival(target: Laws, draft: Laws) -> Float[Tensor, " K"]:
     """Return the chance that drafts 0..k all stand, by adding up every path.
 
     S_k = sum over x_0..x_k of prod_j min(p_j(x_j | x_<j), q_j(x_j | x_<j)): draft j is
-    proposed with probability q_j and kept with min(1, p_j / q_j).
+    proposed with probability q_j and kept with min(1, p_j / q_j). One plus the sum of
+    all S_k is the accepted length.
 
     Args:
-        target: K tables or more (the bonus needs none here).
+        target: K tables, or more (the bonus needs none here).
         draft: K tables.
+
+    Returns:
+        [K] in [0, 1], never rising.
+
+    Raises:
+        TypeError, ValueError: tables that are no law of a block, or too few.
 
     >>> laws = two_mode_world().block_laws([0], 3)
     >>> for memory in 0, 1:  # the parallel drafter says "of problem" half the time
@@ -211,6 +248,7 @@ def exact_survival(target: Laws, draft: Laws) -> Float[Tensor, " K"]:
     [1.0, 0.5, 0.5]
     [1.0, 1.0, 1.0]
     """
+    _check_pair(target, draft, len(draft))
     survival, standing = [], torch.ones((), dtype=torch.float64)
     for wanted, drafted in zip(target, draft, strict=False):
         standing = standing[..., None] * torch.minimum(wanted, drafted)
@@ -221,8 +259,12 @@ def exact_survival(target: Laws, draft: Laws) -> Float[Tensor, " K"]:
 def exact_conditional(target: Laws, draft: Laws) -> Float[Tensor, " K"]:
     """Return the chance that draft k stands, given that all before it do.
 
-    S_k / S_{k-1}; NaN behind a draft that never stands. One plus the sum of S_k is
-    the accepted length.
+    S_k / S_{k-1}; NaN behind a draft that never stands. Arguments and errors as in
+    ``exact_survival``.
+
+    >>> laws = two_mode_world().block_laws([0], 3)
+    >>> exact_conditional(laws, best_drafter(laws, memory=0)).tolist()
+    [1.0, 0.5, 1.0]
     """
     survival = exact_survival(target, draft)
     before = torch.cat([torch.ones(1, dtype=survival.dtype), survival[:-1]])
@@ -239,38 +281,44 @@ def simulate(
     """Draft ``count`` blocks, judge them by ``verify_block``, return num_accepted.
 
     Args:
-        target: K + 1 tables; the last one is for the bonus.
+        target: K + 1 tables, or more; the last one is for the bonus.
         draft: K tables.
         count: n, >= 1.
-        generator: a generator, a seed or None.
+        generator: a torch.Generator, an int seed or None.
+
+    Returns:
+        [n], drafts kept in each block, 0..K.
 
     >>> laws = two_mode_world().block_laws([0], 3)
     >>> simulate(laws, best_drafter(laws[:2], 1), 4, generator=0).tolist()
     [2, 2, 2, 2]
     """
     check_range("count", count, 1, integer=True)
-    if len(target) != len(draft) + 1:
-        rule, expected = "have a table for the bonus too", f"{len(draft) + 1} tables"
-        raise problem("target", rule, expected, len(target))
-    generator, device = as_generator(generator), draft[0].device
-    tokens = torch.zeros(count, 0, dtype=torch.long)
-    for k in range(len(draft)):
-        uniforms = draw_uniforms((count,), generator=generator, device=device)
-        drawn = sample(rows_along(draft[: k + 1], tokens)[:, -1], uniforms)
+    _check_pair(target, draft, len(draft) + 1)
+    block, device = len(draft), draft[0].device
+    shape = (count, 2 * block + 1)  # a number for each draft, coin and bonus
+    uniforms = draw_uniforms(shape, generator=as_generator(generator), device=device)
+    tokens = torch.zeros(count, 0, dtype=torch.long, device=device)
+    for k in range(block):
+        drawn = sample(rows_along(draft[: k + 1], tokens)[:, -1], uniforms[:, k])
         tokens = torch.cat([tokens, drawn[:, None]], dim=1)
-    shape = (count, len(draft) + 1)
-    uniforms = draw_uniforms(shape, generator=generator, device=device)
     p_draft = rows_along(draft, tokens)
-    p_target = rows_along(target, tokens)
-    return verify_block(tokens, p_draft, p_target, uniforms).num_accepted
+    p_target = rows_along(target[: block + 1], tokens)
+    return verify_block(tokens, p_draft, p_target, uniforms[:, block:]).num_accepted
 
 
 def rows_along(laws: Laws, tokens: Int[Tensor, "n k"]) -> Float[Tensor, "n tables V"]:
     """Return, for each row of tokens, the laws that apply along its path.
 
-    Table k is looked up at tokens 0..k-1, so that the last token of a path as long
-    as the list is not needed.
+    Table k is looked up at tokens 0..k-1; the last table needs no token of its own.
+
+    >>> laws = two_mode_world().block_laws([0], 2)
+    >>> rows_along(laws, torch.tensor([[1], [2]]))[:, 1].tolist()  # course; problem
+    [[0.0, 0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]]
     """
+    if tokens.shape[1] < len(laws) - 1:
+        expected = f"at least {len(laws) - 1} columns"
+        raise problem("tokens", "lead to the last table", expected, tokens.shape[1])
     rows = []
     for k, table in enumerate(laws):
         seen = [
@@ -279,6 +327,34 @@ def rows_along(laws: Laws, tokens: Int[Tensor, "n k"]) -> Float[Tensor, "n table
         ]
         rows.append(table[tuple(seen)] if seen else table.expand(len(tokens), -1))
     return torch.stack(rows, dim=1)  # [n, tables, V]
+
+
+def _check_tables(name: str, tables: Laws) -> int:
+    """Check that table k is a law of token k given k others; return V."""
+    if isinstance(tables, Tensor) or not tables:
+        rule, got = "hold a table for each token", type(tables).__name__
+        raise problem(name, rule, "a list of at least one", got)
+    vocab = check_shape(f"{name}[0]", tables[0], "V")["V"]
+    for k, table in enumerate(tables):
+        check_tensor(f"{name}[{k}]", table)
+        shape = list(table.shape)
+        if len(shape) != k + 1 or shape[-1] != vocab or not {*shape} <= {1, vocab}:
+            rule, expected = "be a law given what came before", [vocab] * (k + 1)
+            hint = "An axis before the last may have size 1."
+            raise problem(f"{name}[{k}]", rule, expected, shape, hint)
+        check_probs(f"{name}[{k}]", table)
+    return vocab
+
+
+def _check_pair(target: Laws, draft: Laws, count: int) -> None:
+    """Check two laws of one block; the target's must have ``count`` tables."""
+    wanted, found = _check_tables("target", target), _check_tables("draft", draft)
+    if wanted != found:
+        rule = "cover the target's vocabulary"
+        raise problem("draft", rule, f"V = {wanted}", f"V = {found}")
+    if len(target) < count:
+        rule, expected = "reach as far as the drafts do", f"{count} tables"
+        raise problem("target", rule, expected, len(target))
 
 
 def _normalised(mass: Tensor) -> Tensor:
@@ -306,10 +382,18 @@ def most_kept_law(
     Raising q(x) pays the weight of all p_i that lie above it, so each p_i(x) is a
     step at which raising x pays less. The mass of 1 goes where it pays most.
 
+    Args:
+        laws: [n, V], the p_i.
+        weights: [n], >= 0, how often each of them is the target's.
+
     >>> laws = torch.tensor([[1.0, 0.0], [0.5, 0.5]]).double()
     >>> most_kept_law(laws, torch.tensor([0.5, 0.5]).double()).tolist()
     [1.0, 0.0]
     """
+    check_probs("laws", laws)
+    check_shape("weights", weights, "n", n=len(laws))
+    if not (weights >= 0).all():  # NaN is not
+        raise problem("weights", "be weights", "numbers >= 0", weights.tolist())
     height, order = laws.sort(dim=0)  # [n, V]
     steps = height.diff(dim=0, prepend=torch.zeros_like(height[:1]))
     pays = weights[order].flip(0).cumsum(dim=0).flip(0)  # [n, V]
