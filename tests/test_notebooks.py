@@ -169,7 +169,7 @@ def test_the_outputs_come_out_again(source):
     """As shipped, in a fresh kernel, every text compared (nbval)."""
     command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env"]
     command += ["--nbval-cell-timeout=300", "--nbval-kernel-startup-timeout=120"]
-    command += ["-c", os.devnull, "-p", "no:cacheprovider", "-q", "--tb=short"]
+    command += ["-o", "addopts=", "-p", "no:cacheprovider", "-q", "--tb=short"]
     run = subprocess.run(
         [*command, build.notebook_path(source)],
         cwd=build.FOLDER,

@@ -65,11 +65,22 @@ def sibling_drafters(pair: Pair) -> dict[str, Drafter]:
         others = {}
     found = {}
     for name, source in others.items():
-        try:
+        if name in own or source.startswith("tiny/") or _is_here(source):
             found[name] = own.get(name) or load_drafter(source, pair.target)
-        except FileNotFoundError:
+        else:
             print(f"{name}: {source} is not on this machine, and is left out.")
     return found or own
+
+
+def _is_here(repository: str) -> bool:
+    """Whether a Hub repository has been fetched before; asks no network."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        snapshot_download(repository, local_files_only=True)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def evaluation_examples(pair: Pair, per_domain: int) -> list[EvalPrompt]:
@@ -104,8 +115,8 @@ def cycle_table(
     target: Target,
     anchor: Int[Tensor, " 1"],
     proposal: Proposal,
-    p_target: Float[Tensor, "1 K+1 V"],
-    uniforms: Float[Tensor, "1 K+1"],
+    p_target: Float[Tensor, "1 rows V"],
+    uniforms: Float[Tensor, "1 rows"],
     verdict: Verdict,
 ) -> str:
     """Return one verified block as text, draft by draft, and the token that follows."""

@@ -57,7 +57,7 @@ def overlap_picture(p_target: Tensor, p_draft: Tensor, words: Sequence[str]) -> 
 def pairs_picture(world: toy.MarkovWorld, target: toy.Laws, draft: toy.Laws) -> Picture:
     """Draw the joint law of the first two tokens, target's and drafter's."""
     joints = {"target": _joint(target), "parallel drafter": _joint(draft)}
-    live = sum(joints.values())
+    live = joints["target"] + joints["parallel drafter"]
     rows = [i for i in range(world.vocab_size) if live[i].sum() > 0]
     columns = [j for j in range(world.vocab_size) if live[:, j].sum() > 0]
     waste = float(joints["parallel drafter"][joints["target"] == 0].sum())
