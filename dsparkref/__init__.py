@@ -9,6 +9,7 @@ from dsparkref.analysis.metrics import (
     speedup,
 )
 from dsparkref.analysis.toy import MarkovWorld
+from dsparkref.checkpoints.inspect import describe
 from dsparkref.checkpoints.io import (
     Pair,
     load_drafter,
@@ -17,6 +18,7 @@ from dsparkref.checkpoints.io import (
     new_drafter,
     save_drafter,
 )
+from dsparkref.decode.batch import BatchDecoder, generate_batch
 from dsparkref.decode.loop import autoregressive, decode_cycles, generate
 from dsparkref.decode.target import Target
 from dsparkref.draft.blocks import aligned_target_logits, supervised_positions
@@ -68,8 +70,9 @@ __all__ = [
     # the pair
     "Target", "Drafter", "DrafterSpec", "Pair",
     "load_target", "load_drafter", "load_pair", "new_drafter", "save_drafter",
+    "describe",
     # decoding
-    "generate", "decode_cycles", "autoregressive",
+    "generate", "decode_cycles", "autoregressive", "generate_batch", "BatchDecoder",
     "Generation", "CycleTrace", "Proposal", "Verdict", "BlockOutput",
     # verifying
     "probabilities", "accept_probability", "accept_rate", "residual_distribution",

@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from dsparkref.shapes import problem
+
 # Sub-apps that are imported when they are asked for: their packages are large.
 LAZY = {"train": "dsparkref.train.commands"}
 
@@ -260,3 +262,21 @@ def profile(
         context=context,
         repeats=repeats,
     )
+
+
+@app.command()
+def inspect(
+    sources: Annotated[
+        list[str], typer.Argument(help="A folder or a Hub id; two: side by side.")
+    ],
+    layout: Annotated[
+        str | None, typer.Option(help="Where the checkpoint leaves it open.")
+    ] = None,
+) -> None:
+    """Say what is in a drafter's checkpoint, from its config and headers alone."""
+    from dsparkref.lab.inspection import run_inspect
+
+    if len(sources) > 2:
+        got = f"{len(sources)} sources"
+        raise problem("sources", "fit side by side", "one or two", got)
+    run_inspect(Console(highlight=False), sources, layout=layout)

@@ -51,19 +51,22 @@ class LossTerms:
 
 @dataclass(frozen=True)
 class Proposal:
-    """One drafted block, as a drafter hands it to the verifier."""
+    """One drafted block for each of B requests, as a drafter hands it to the verifier.
 
-    # [1, K], ids
+    ``propose`` drafts for one request: there B is 1.
+    """
+
+    # [B, K], ids
     tokens: Tensor
-    # [1, K, V], the law each token was drawn from, float32 or wider
+    # [B, K, V], the law each token was drawn from, float32 or wider
     p_draft: Tensor
-    # [1, K, V], corrected, before temperature
+    # [B, K, V], corrected, before temperature
     draft_logits: Tensor | None = None
-    # [1, K, V], before the head
+    # [B, K, V], before the head
     base_logits: Tensor | None = None
-    # [1, K, D]
+    # [B, K, D]
     hidden: Tensor | None = None
-    # [1, K] in [0, 1], conditional on all earlier drafts accepted
+    # [B, K] in [0, 1], conditional on all earlier drafts accepted
     confidence: Tensor | None = None
 
 
@@ -99,9 +102,9 @@ class CycleTrace:
     next_token: int | None
     # the ids this cycle added and kept
     emitted: list[int]
-    # seconds
+    # seconds; in a batch those of the whole step, the same for all its requests
     draft_seconds: float
-    # seconds
+    # seconds; likewise
     verify_seconds: float
     # the tables below are kept only with keep_tensors=True
     proposal: Proposal | None = None

@@ -3,6 +3,10 @@
 Two things can be calibrated. The *conditional* confidence of draft k is judged on the
 cycles that came to it; the *survival*, the product up to k, on all. A threshold reads
 the one, Algorithm 1 the other.
+
+An ECE is never below 0 and noise only raises it, so that resampled ones lie above the
+value itself. What to read is the interval of the *change* against the raw scores, on
+the same resamples: the verdicts come from it.
 """
 
 from collections.abc import Callable

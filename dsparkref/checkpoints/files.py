@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,21 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from dsparkref.checkpoints.hub import download
 from dsparkref.shapes import problem
 
 Source = str | os.PathLike[str]
+
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+# the dtypes that a checkpoint here may hold; any other stands as uint8 and is refused
+HEADER_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "BOOL": torch.bool,
+}
 
 
 @contextmanager
@@ -76,10 +88,22 @@ def find_folder(source: Source) -> Path:
         return _existing(data_folder() / "tiny" / "drafters" / text[5:], text)
     if Path(text).is_dir():
         return Path(text)
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not text.startswith("."):
-        return _download(text)
+    if is_hub_id(text):
+        return download(text)
     expected = "'tiny', an existing folder or a Hub id OWNER/NAME"
     raise problem("source", "exist", expected, repr(text), "", FileNotFoundError)
+
+
+def is_hub_id(source: Source) -> bool:
+    """Whether a source is OWNER/NAME on the Hub: no folder, and none of ours.
+
+    >>> is_hub_id("z-lab/Qwen3-4B-DFlash-b16"), is_hub_id("tiny/markov")
+    (True, False)
+    """
+    text = str(source)
+    if text.startswith((".", "tiny/")) or Path(text).is_dir():
+        return False
+    return re.fullmatch(r"[\w.-]+/[\w.-]+", text) is not None
 
 
 def _existing(folder: Path, source: str) -> Path:
@@ -88,19 +112,6 @@ def _existing(folder: Path, source: str) -> Path:
         expected = f"one of {', '.join(siblings)}" if siblings else str(folder)
         raise problem("source", "exist", expected, repr(source), "", FileNotFoundError)
     return folder
-
-
-def _download(repo_id: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
-    try:
-        return Path(snapshot_download(repo_id, allow_patterns=patterns))
-    except (OSError, ValueError) as error:  # the hub's errors are OSErrors
-        expected = "a folder, or a repository on the Hugging Face Hub"
-        hint = f"The download failed: {str(error).splitlines()[0]}"
-        rule = "be found"
-        raise problem("source", rule, expected, repr(repo_id), hint, OSError) from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -121,12 +132,42 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Return all tensors of a folder's safetensors files."""
+    return _read(folder, lambda file, name: file.get_tensor(name))
+
+
+def read_headers(folder: Path) -> dict[str, Tensor]:
+    """Return name, shape and dtype of all tensors, as tensors without values.
+
+    They live on torch's meta device, so nothing of a file but its header is read.
+    """
+    return _read(folder, _header)
+
+
+def _header(file: Any, name: str) -> Tensor:
+    part = file.get_slice(name)
+    return blank_tensor(part.get_shape(), part.get_dtype())
+
+
+def blank_tensor(shape: Sequence[int], dtype: str) -> Tensor:
+    """Return a tensor without values from a header's shape and dtype.
+
+    >>> blank_tensor([2, 3], "BF16")
+    tensor(..., device='meta', size=(2, 3), dtype=torch.bfloat16)
+    """
+    kind = HEADER_DTYPES.get(dtype, torch.uint8)
+    return torch.empty(tuple(shape), dtype=kind, device="meta")
+
+
+def _read(folder: Path, take: Callable[[Any, str], Tensor]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for path in weight_files(folder):
         try:
             with safe_open(path, framework="pt") as file:
-                names = file.keys()
-                tensors |= {name: file.get_tensor(name) for name in names}
+                for name in file.keys():  # noqa: SIM118 (no mapping)
+                    if name in tensors:
+                        rule, got = "stand in one file", f"a second one in {path.name}"
+                        raise problem(name, rule, "one tensor of a name", got)
+                    tensors[name] = take(file, name)
         except SafetensorError as error:
             expected = "a complete safetensors file"
             hint = "It may have been cut off while it was copied; fetch it again."
@@ -136,11 +177,16 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return a folder's safetensors files, in order."""
+    """Return a folder's safetensors files, in order; a pickle stays shut."""
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
+        pickles = sorted(p.name for p in folder.glob("*") if p.suffix in PICKLES)
         expected, got = "a *.safetensors file", f"none in {folder}"
-        raise problem("weights", "be there", expected, got, "", FileNotFoundError)
+        hint = ""
+        if pickles:
+            got = ", ".join(pickles)
+            hint = "A pickle can run any program when it is opened: convert it first."
+        raise problem("weights", "be there", expected, got, hint, FileNotFoundError)
     return paths
 
 

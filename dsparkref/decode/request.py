@@ -52,16 +52,22 @@ def make_request(
     prompt_ids: Prompt,
     max_new_tokens: int,
     stop_token_ids: Sequence[int] | None,
+    name: str = "prompt_ids",
 ) -> Request:
-    """Check what a caller asked for; ``stop_token_ids`` None: the target's own."""
+    """Check what a caller asked for; ``stop_token_ids`` None: the target's own.
+
+    ``name`` is what an error calls the prompt, such as "prompts[2]".
+    """
     check_range("max_new_tokens", max_new_tokens, 0, integer=True)
-    prompt = check_prompt(prompt_ids, target.vocab_size)
+    prompt = check_prompt(prompt_ids, target.vocab_size, name)
     stops = target.stop_token_ids if stop_token_ids is None else stop_token_ids
     check_ids("stop_token_ids", stops, target.vocab_size)
     return Request(prompt, max_new_tokens, frozenset(int(stop) for stop in stops))
 
 
-def check_prompt(prompt_ids: Prompt, vocab_size: int) -> list[int]:
+def check_prompt(
+    prompt_ids: Prompt, vocab_size: int, name: str = "prompt_ids"
+) -> list[int]:
     """Return the prompt as a list; accepts list[int] and LongTensor [T] or [1, T].
 
     >>> check_prompt(torch.tensor([[3, 4]]), vocab_size=5)
@@ -75,14 +81,14 @@ def check_prompt(prompt_ids: Prompt, vocab_size: int) -> list[int]:
         if prompt_ids.is_floating_point() or not (prompt_ids.dim() == 1 or single):
             got = f"{prompt_ids.dtype} of shape {list(prompt_ids.shape)}"
             expected = "integers of shape [T] or [1, T]"
-            raise problem("prompt_ids", "hold one prompt", expected, got)
+            raise problem(name, "hold one prompt", expected, got)
         prompt_ids = prompt_ids.flatten().tolist()
     if isinstance(prompt_ids, str) or not isinstance(prompt_ids, Sequence):
         got, hint = type(prompt_ids).__name__, "Use target.encode for text."
-        raise problem("prompt_ids", "hold ids", "integers", got, hint, TypeError)
+        raise problem(name, "hold ids", "integers", got, hint, TypeError)
     if not prompt_ids:
-        raise problem("prompt_ids", "not be empty", "at least one id", "none")
-    check_ids("prompt_ids", prompt_ids, vocab_size)
+        raise problem(name, "not be empty", "at least one id", "none")
+    check_ids(name, prompt_ids, vocab_size)
     return [int(token) for token in prompt_ids]
 
 

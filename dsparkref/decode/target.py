@@ -13,8 +13,11 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import DynamicCache
 
+from dsparkref.draft.backbone import KeysValues
+from dsparkref.draft.context import flush_right
 from dsparkref.shapes import check_range, problem
 
 
@@ -22,9 +25,9 @@ from dsparkref.shapes import check_range, problem
 class TargetOutput:
     """What one forward pass of the target returns."""
 
-    # [1, n, V], the row of a token is the law of the token after it
+    # [B, n, V], the row of a token is the law of the token after it
     logits: Tensor
-    # [1, n, L*D], the tapped layers side by side
+    # [B, n, L*D], the tapped layers side by side
     hidden: Tensor
 
 
@@ -121,6 +124,7 @@ class Target:
         layer_ids: Sequence[int] = (),
         *,
         attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         cache: Any = None,
         last_logits: int = 0,
     ) -> TargetOutput:
@@ -131,6 +135,7 @@ class Target:
         output = self.model(
             input_ids,
             attention_mask=attention_mask,
+            position_ids=position_ids,
             output_hidden_states=True,
             logits_to_keep=last_logits,
             **keywords,
@@ -173,7 +178,7 @@ class Session:
 
     def __init__(self, target: Target, layer_ids: Sequence[int]) -> None:
         self._target = target
-        self._layer_ids = tuple(layer_ids)
+        self.layer_ids = tuple(layer_ids)
         # Without a config the cache keeps every token, also for sliding-window
         # layers: those would otherwise forget what a rollback needs.
         self._cache = DynamicCache()
@@ -185,11 +190,9 @@ class Session:
         self, tokens: Int[Tensor, "1 n"], *, last_logits: int = 0
     ) -> TargetOutput:
         """Run the target over ``tokens``, which follow the committed ones."""
-        if self._pending:
-            rule = "commit before it verifies again"
-            raise problem("session", rule, "0 pending tokens", self._pending)
+        self.check_committed()
         output = self._target.forward(
-            tokens, self._layer_ids, cache=self._cache, last_logits=last_logits
+            tokens, self.layer_ids, cache=self._cache, last_logits=last_logits
         )
         self._pending = tokens.shape[1]
         return output
@@ -197,8 +200,96 @@ class Session:
     def commit(self, num_kept: int) -> None:
         """Keep the first ``num_kept`` of the verified tokens, forget the others."""
         check_range("num_kept", num_kept, 0, self._pending, integer=True)
-        surplus = self._pending - num_kept
-        if surplus:  # crop(0) emptied the cache in older versions
-            self._cache.crop(-surplus)
         self.length += num_kept
+        self.roll_back()
+
+    def roll_back(self) -> None:
+        """Forget all that is not committed, also what a broken-off pass left behind."""
+        for layer in self._cache.layers:
+            surplus = layer.get_seq_length() - self.length
+            if surplus:  # crop(0) emptied the cache in older versions
+                layer.crop(-surplus)
         self._pending = 0
+
+    def check_committed(self) -> None:
+        """Refuse to verify on top of tokens that may yet be taken back."""
+        if self._pending:
+            rule = "commit before it verifies again"
+            raise problem("session", rule, "0 pending tokens", self._pending)
+
+    def keys_values(self) -> list[KeysValues]:
+        """Return what each layer holds, keys and values [1, H, length, d]."""
+        return [(layer.keys, layer.values) for layer in self._cache.layers]
+
+    def append(self, keys_values: Sequence[KeysValues]) -> None:
+        """Take in the rows that another pass computed for this session's tokens."""
+        for index, (keys, values) in enumerate(keys_values):
+            self._cache.update(keys, values, index)
+        self._pending = keys_values[0][0].shape[2]
+
+
+class SessionBatch:
+    """Sessions of several requests that share one forward pass.
+
+    Each keeps its own cache, as long as its own committed tokens; only for the pass
+    are they put side by side. Committed tokens stand flush right, so that padding
+    comes before a request's first token and the distance of two slots is the distance
+    of their tokens (a sliding window counts slots). New tokens follow, padded on the
+    right, where causality hides the padding.
+    """
+
+    def __init__(self, target: Target, sessions: Sequence[Session]) -> None:
+        self._target, self._sessions = target, sessions
+
+    @torch.no_grad()
+    def verify(self, tokens: Int[Tensor, "R n"], counts: Sequence[int]) -> TargetOutput:
+        """Run the target once; row r brings ``counts[r]`` tokens, 1..n, then padding.
+
+        What is returned for padding means nothing, and does not depend on ``tokens``.
+        """
+        if len(self._sessions) == 1:
+            return self._sessions[0].verify(tokens)
+        for session in self._sessions:
+            session.check_committed()
+        held = tokens.new_tensor([session.length for session in self._sessions])
+        longest = int(held.max())
+        brought = tokens.new_tensor(list(counts))
+        step = torch.arange(tokens.shape[1], device=tokens.device)
+        before = torch.arange(longest, device=tokens.device)
+        # Padding among the new tokens stays visible: causality hides it from the
+        # tokens before it, and a query that sees nothing at all would be NaN.
+        visible = before >= longest - held[:, None]  # [R, longest]
+        visible = pad(visible, (0, len(step)), value=True)  # [R, longest + n]
+        cache = self._side_by_side()
+        output = self._target.forward(
+            tokens.masked_fill(step >= brought[:, None], 0),
+            self._sessions[0].layer_ids,
+            attention_mask=visible.long(),
+            position_ids=held[:, None] + step,
+            cache=cache,
+        )
+        for row, (session, count) in enumerate(
+            zip(self._sessions, counts, strict=True)
+        ):
+            new = row, slice(None), slice(longest, longest + count)
+            session.append(
+                [
+                    (layer.keys[new][None], layer.values[new][None])
+                    for layer in cache.layers
+                ]
+            )
+        return output
+
+    def commit(self, num_kept: Sequence[int]) -> None:
+        """Keep the first tokens of each row, forget the others."""
+        for session, kept in zip(self._sessions, num_kept, strict=True):
+            session.commit(kept)
+
+    def _side_by_side(self) -> DynamicCache:
+        """Return a cache of all sessions, [R, H, longest, d] a layer."""
+        cache = DynamicCache()
+        by_layer = zip(*(s.keys_values() for s in self._sessions), strict=True)
+        for index, rows in enumerate(by_layer):
+            keys, values = zip(*rows, strict=True)
+            cache.update(flush_right(keys), flush_right(values), index)
+        return cache

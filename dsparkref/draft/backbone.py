@@ -10,6 +10,7 @@ stands strictly before its anchor.
 Written out on torch alone; nothing here depends on transformers.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -123,7 +124,7 @@ class DraftAttention(nn.Module):
         context: KeysValues,
         cos: Tensor,
         sin: Tensor,
-        mask: Bool[Tensor, "B 1 P keys"] | None,
+        mask: Bool[Tensor, "#B 1 P keys"] | None,
     ) -> Float[Tensor, "B P D"]:
         """Attend from the block to the context and to the block itself."""
         queries = rotate(self.q_norm(self.heads(self.q_proj(block))), cos, sin)
@@ -167,7 +168,7 @@ class DraftLayer(nn.Module):
         context: KeysValues,
         cos: Tensor,
         sin: Tensor,
-        mask: Bool[Tensor, "B 1 P keys"] | None,
+        mask: Bool[Tensor, "#B 1 P keys"] | None,
     ) -> Float[Tensor, "B P D"]:
         """Update the block; the context's keys and values are only read."""
         # The block goes through the input norm; the context did not (Eq. 3).
@@ -188,16 +189,18 @@ class Backbone(nn.Module):
         self.norm = RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps)
 
     def context(
-        self, target_hidden: Float[Tensor, "B T LD"], start: int = 0
+        self,
+        target_hidden: Float[Tensor, "B T LD"],
+        start: int | Int[Tensor, "B 1"] = 0,
     ) -> list[KeysValues]:
         """Return each layer's keys and values of the context tokens.
 
         Eq. 2: H_ctx = RMSNorm(W_c [H^(l1) ; ... ; H^(lm)]), shared by all layers and
-        computed once per committed token. ``start`` is the position of row 0.
+        computed once per committed token. ``start`` is the position of row 0, one
+        for all or one for each.
         """
         context = self.context_norm(self.context_proj(target_hidden))  # [B, T, D]
-        stop = start + context.shape[1]
-        positions = torch.arange(start, stop, device=context.device)[None]
+        positions = start + torch.arange(context.shape[1], device=context.device)[None]
         cos, sin = rotary(positions, self.spec.head_dim, self.spec.rope_theta)
         layers = cast("list[DraftLayer]", self.layers)
         return [layer.attention.keys_values(context, cos, sin) for layer in layers]
@@ -207,15 +210,17 @@ class Backbone(nn.Module):
         block: Float[Tensor, "B P D"],
         context: list[KeysValues],
         positions: Int[Tensor, "#B P"],
-        mask: Bool[Tensor, "B 1 P keys"] | None = None,
+        masks: Sequence[Bool[Tensor, "#B 1 P keys"] | None] | None = None,
     ) -> Float[Tensor, "B P D"]:
         """Return the hidden states of the block's slots, after the final norm.
 
         ``block`` holds the embeddings of the anchor and the mask tokens,
-        ``positions`` their absolute positions. ``mask`` (True: visible) is for
-        training, where many blocks share one context; None: all see all.
+        ``positions`` their absolute positions. ``masks`` (one per layer, True:
+        visible) are for training, where many blocks share one context, and for layers
+        with causal blocks or windows; None: all see all.
         """
         cos, sin = rotary(positions, self.spec.head_dim, self.spec.rope_theta)
-        for layer, keys_values in zip(self.layers, context, strict=True):
-            block = layer(block, keys_values, cos, sin, mask)
+        masks = masks or [None] * len(self.layers)
+        for layer, known, mask in zip(self.layers, context, masks, strict=True):
+            block = layer(block, known, cos, sin, mask)
         return self.norm(block)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from dsparkref.draft.spec import DrafterSpec
 from dsparkref.shapes import check_range, check_shape
 
 Mask = Bool[Tensor, "B S"] | Int[Tensor, "B S"] | Float[Tensor, "B S"]
@@ -53,7 +54,13 @@ def gather_rows(
 
 
 def training_mask(
-    anchors: Int[Tensor, "B N"], num_slots: int, length: int
+    anchors: Int[Tensor, "B N"],
+    num_slots: int,
+    length: int,
+    *,
+    causal: bool = False,
+    window: int = 0,
+    window_rule: str = "slot",
 ) -> Bool[Tensor, "B 1 P T"]:
     """Return who sees whom, True: visible; P = N*Q queries, T = S + N*Q keys.
 
@@ -61,20 +68,63 @@ def training_mask(
     slot of its own block, before and behind it alike (trap: some texts call DFlash's
     block causal; in the papers and their codes it is bidirectional).
 
+    Differs: some later checkpoints have draft layers with ``causal`` blocks, or with a
+    ``window`` of W > 0 positions. Codes count it in three ways (``window_rule``):
+    context from W before the anchor on, for all slots ("anchor"); context less than W
+    before each slot ("slot"); the same for slots of the block ("slot, block too").
+
     >>> mask = training_mask(torch.tensor([[1, 2]]), num_slots=2, length=3)
     >>> for row in mask[0, 0].int().tolist(): print(row)
     [1, 0, 0, 1, 1, 0, 0]
     [1, 0, 0, 1, 1, 0, 0]
     [1, 1, 0, 0, 0, 1, 1]
     [1, 1, 0, 0, 0, 1, 1]
+    >>> anchor = torch.tensor([[3]])
+    >>> mask = training_mask(anchor, 2, 3, causal=True, window=3)
+    >>> for row in mask[0, 0].int().tolist(): print(row)
+    [0, 1, 1, 1, 0]
+    [0, 0, 1, 1, 1]
     """
     batch, blocks = anchors.shape
-    query_anchor = anchors.repeat_interleave(num_slots, dim=1)  # [B, P]
+    query_anchor = anchors.repeat_interleave(num_slots, dim=1)[..., None]  # [B, P, 1]
     context = torch.arange(length, device=anchors.device)
-    sees_context = context < query_anchor[..., None]  # [B, P, S]
+    sees_context = context < query_anchor  # [B, P, S]
+    slot = torch.arange(num_slots, device=anchors.device).repeat(blocks)  # [P]
     block = torch.arange(blocks, device=anchors.device).repeat_interleave(num_slots)
-    sees_block = (block[:, None] == block).expand(batch, -1, -1)  # [B, P, P]
+    sees_block = block[:, None] == block  # [P, P]
+    ahead = slot - slot[:, None]  # of the query, in slots
+    if causal:
+        sees_block = sees_block & (ahead <= 0)
+    if window and window_rule == "anchor":
+        sees_context = sees_context & (context >= query_anchor - window)
+    elif window:
+        position = query_anchor + slot[:, None]
+        sees_context = sees_context & (context > position - window)
+    if window and window_rule == "slot, block too":
+        sees_block = sees_block & (ahead.abs() < window)
+    sees_block = sees_block.expand(batch, -1, -1)  # [B, P, P]
     return torch.cat([sees_context, sees_block], dim=-1)[:, None]
+
+
+def layer_masks(
+    spec: DrafterSpec, anchors: Int[Tensor, "B N"], length: int
+) -> list[Bool[Tensor, "B 1 P T"]]:
+    """Return ``training_mask`` for each draft layer; equal layers share one."""
+    made: dict[tuple[bool, bool], Tensor] = {}
+    kinds = [
+        (layer in spec.causal_layers, layer in spec.window_layers)
+        for layer in range(spec.num_layers)
+    ]
+    for causal, windowed in set(kinds):
+        made[causal, windowed] = training_mask(
+            anchors,
+            spec.num_slots,
+            length,
+            causal=causal,
+            window=spec.window if windowed else 0,
+            window_rule=spec.window_rule,
+        )
+    return [made[kind] for kind in kinds]
 
 
 def supervised_positions(

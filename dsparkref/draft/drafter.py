@@ -14,17 +14,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.nn.utils.rnn import pad_sequence
 
-from dsparkref.draft.backbone import Backbone, ContextCache, KeysValues
+from dsparkref.draft.backbone import Backbone, ContextCache
 from dsparkref.draft.blocks import (
     block_positions,
     block_tokens,
     gather_rows,
-    training_mask,
+    layer_masks,
 )
-from dsparkref.draft.describe import describe_drafter
+from dsparkref.draft.context import ContextBatch
+from dsparkref.draft.describe import describe_spec
 from dsparkref.draft.heads import ConfidenceHead, build_head
 from dsparkref.draft.spec import DrafterSpec
+from dsparkref.draft.vocabulary import DraftVocabulary
 from dsparkref.records import BlockOutput, Proposal, TrainingOutput
 from dsparkref.shapes import check_logits, check_shape, problem
 from dsparkref.verify.calibration import apply_sts
@@ -62,11 +65,15 @@ class Drafter(nn.Module):
         check_shape("embedding", embedding, "V D", **sizes)
         check_shape("lm_head", lm_head, "V D", **sizes)
         self._borrowed = Borrowed(embedding, lm_head)
-        shape = (spec.vocab_size, spec.hidden_size)
         if spec.owns_embedding:
-            self.own_embedding = nn.Parameter(torch.empty(shape), requires_grad=False)
+            self.own_embedding = _frozen(spec.vocab_size, spec.hidden_size)
         if spec.owns_lm_head:
-            self.own_lm_head = nn.Parameter(torch.empty(shape), requires_grad=False)
+            self.own_lm_head = _frozen(spec.num_draftable, spec.hidden_size)
+        self.vocabulary = (
+            DraftVocabulary(spec.vocab_size, spec.draft_vocab_size)
+            if spec.draft_vocab_size
+            else None
+        )
         self.backbone = Backbone(spec)
         self.head = build_head(spec, self.embed)
         self.confidence = (
@@ -95,11 +102,15 @@ class Drafter(nn.Module):
         """The device of the drafter's own weights."""
         return self.backbone.norm.weight.device
 
-    def describe(self) -> str:
-        """Return what this drafter is, in a few lines of words."""
+    def facts(self) -> dict[str, str]:
+        """Return what this drafter is: label -> words, in a fixed order."""
         total = sum(parameter.numel() for parameter in self.parameters())
         in_head = sum(parameter.numel() for parameter in self.head.parameters())
-        return describe_drafter(self.spec, total, in_head)
+        return describe_spec(self.spec, total, in_head)
+
+    def describe(self) -> str:
+        """Return what this drafter is, in a few lines of words."""
+        return "\n".join(f"{label}: {words}" for label, words in self.facts().items())
 
     def with_temperatures(self, temperatures: Sequence[float] | None) -> "Drafter":
         """Return this drafter with other confidence temperatures; weights are shared.
@@ -115,17 +126,26 @@ class Drafter(nn.Module):
         """Return an empty context cache for one request."""
         return ContextCache(self.spec.num_layers)
 
+    def tables(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, "Vd D"]]:
+        """Return the embedding and the LM head in use: its own, or the target's."""
+        spec, borrowed = self.spec, self._borrowed
+        return (
+            self.own_embedding if spec.owns_embedding else borrowed.embedding,
+            self.own_lm_head if spec.owns_lm_head else borrowed.lm_head,
+        )
+
     def embed(self, tokens: Int[Tensor, "*B"]) -> Float[Tensor, "*B D"]:
         """Return token embeddings in the drafter's dtype."""
-        owned = self.spec.owns_embedding
-        table = self.own_embedding if owned else self._borrowed.embedding
-        return nn.functional.embedding(tokens, table).to(self.dtype)
+        return nn.functional.embedding(tokens, self.tables()[0]).to(self.dtype)
 
-    def unembed(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Return the base logits U of hidden states."""
-        owned = self.spec.owns_lm_head
-        table = self.own_lm_head if owned else self._borrowed.lm_head
+    def unembed(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B Vd"]:
+        """Return the base logits U of hidden states, over what can be drafted."""
+        table = self.tables()[1]
         return linear(hidden.to(table.dtype), table)
+
+    def spread(self, logits: Float[Tensor, "*B Vd"]) -> Float[Tensor, "*B V"]:
+        """Return logits over the target's vocabulary: -inf for what is not drafted."""
+        return logits if self.vocabulary is None else self.vocabulary.spread(logits)
 
     @torch.no_grad()
     def propose(
@@ -148,33 +168,56 @@ class Drafter(nn.Module):
 
         Differs: z-lab's code drafts greedily at every temperature.
         """
-        self._check_features(target_hidden)
         check_shape("anchor", anchor, "B", B=1)
+        return self.propose_batch(
+            [target_hidden],
+            anchor,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            generators=[generator],
+            caches=None if cache is None else [cache],
+        )
+
+    @torch.no_grad()
+    def propose_batch(
+        self,
+        target_hidden: Sequence[Float[Tensor, "1 _ LD"]],
+        anchors: Int[Tensor, " R"],
+        *,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generators: Sequence[torch.Generator | int | None] | None = None,
+        caches: Sequence[ContextCache] | None = None,
+    ) -> Proposal:
+        """Draft one block for each of R requests in one pass; all fields are [R, ...].
+
+        Per request as ``propose`` has it: features, anchor, generator, cache. A
+        request draws the same numbers from its generator as it would alone.
+        """
         check_settings(temperature, top_k, top_p)
-        generator = as_generator(generator)
-        hidden, base_logits = self._draft_block(target_hidden, anchor, cache)
-        shape = base_logits.shape[:2]
-        uniforms = draw_uniforms(shape, generator=generator, device=hidden.device)
-        state, previous = self.head.init_state(1), anchor
-        tokens, p_draft, draft_logits, confidence = [], [], [], []
-        for k in range(self.block_size):
-            bias, state = self.head.step(state, previous, hidden[:, k])
-            logits = base_logits[:, k] + bias  # [1, V]
-            probs = make_law(widen(logits), temperature, top_k, top_p)
-            confidence.append(self._confidence_logit(hidden[:, k], state, previous))
-            previous = invert_cdf(probs, uniforms[:, k])  # [1]
-            tokens.append(previous)
-            p_draft.append(probs)
-            draft_logits.append(logits)
-        corrected = torch.stack(draft_logits, dim=1)  # [1, K, V]
-        check_logits("draft logits", corrected)  # at once: a NaN shows all the same
-        return Proposal(
-            tokens=torch.stack(tokens, dim=1),
-            p_draft=torch.stack(p_draft, dim=1),
-            draft_logits=corrected,
-            base_logits=base_logits,
-            hidden=hidden,
-            confidence=self._calibrated(_stack(confidence)),
+        for rows in target_hidden:
+            self._check_features(rows, B=1)
+        requests = len(target_hidden)
+        check_shape("anchors", anchors, "R", R=requests)
+        if caches is None:
+            caches = [self.new_cache() for _ in range(requests)]
+        generators = [None] * requests if generators is None else generators
+        for name, given in (("caches", caches), ("generators", generators)):
+            if len(given) != requests:
+                raise problem(name, "be one per request", requests, len(given))
+        streams = [as_generator(generator) for generator in generators]
+        counts = [rows.shape[1] for rows in target_hidden]
+        features = pad_sequence([rows[0] for rows in target_hidden], batch_first=True)
+        context = ContextBatch(caches, counts)
+        hidden, base_logits, state = self._draft_block(features, anchors, context)
+        shape = 1, self.block_size
+        uniforms = torch.cat(
+            [draw_uniforms(shape, generator=g, device=hidden.device) for g in streams]
+        )  # [R, K]
+        return self._draw(
+            hidden, base_logits, state, anchors, uniforms, temperature, top_k, top_p
         )
 
     def teacher_forced(
@@ -188,9 +231,12 @@ class Drafter(nn.Module):
         """
         sizes = self._check_features(target_hidden)
         check_shape("prev_tokens", prev_tokens, "B K", B=sizes["B"], K=self.block_size)
-        hidden, base_logits = self._draft_block(target_hidden, prev_tokens[:, 0], None)
-        draft_logits, confidence = self._correct(hidden, base_logits, prev_tokens)
-        return BlockOutput(hidden, base_logits, draft_logits, confidence)
+        anchor = prev_tokens[:, 0]
+        hidden, base_logits, state = self._draft_block(target_hidden, anchor, None)
+        draft_logits, confidence = self._correct(
+            hidden, base_logits, prev_tokens, state
+        )
+        return BlockOutput(hidden, self.spread(base_logits), draft_logits, confidence)
 
     def training_forward(
         self,
@@ -214,18 +260,20 @@ class Drafter(nn.Module):
             input_ids.gather(1, anchors), slots, self.spec.mask_token_id
         ).flatten(1)  # [B, N*Q]
         context = self.backbone.context(target_hidden.to(self.dtype))
-        mask = training_mask(anchors, slots, length)
-        hidden = self.backbone(self.embed(tokens), context, positions, mask)
-        hidden = self._drafting_slots(hidden.view(batch * blocks, slots, -1))
-        base_logits = self.unembed(hidden)  # [B*N, K, V]
-
+        masks = layer_masks(self.spec, anchors, length)
+        hidden = self.backbone(self.embed(tokens), context, positions, masks)
+        hidden = hidden.view(batch * blocks, slots, -1)  # [B*N, Q, D]
         window = block_positions(anchors, self.block_size + 1)
         window_tokens = gather_rows(input_ids, window)  # [B, N, K+1]
         prev_tokens = window_tokens[..., :-1].flatten(0, 1)  # [B*N, K]
-        draft_logits, confidence = self._correct(hidden, base_logits, prev_tokens)
+        hidden, state = self._drafting_slots(hidden, prev_tokens[:, 0])
+        base_logits = self.unembed(hidden)  # [B*N, K, V]
+        draft_logits, confidence = self._correct(
+            hidden, base_logits, prev_tokens, state
+        )
         grid = (batch, blocks)
         return TrainingOutput(
-            base_logits=base_logits.unflatten(0, grid),  # [B, N, K, V]
+            base_logits=self.spread(base_logits).unflatten(0, grid),  # [B, N, K, V]
             draft_logits=draft_logits.unflatten(0, grid),
             confidence_logits=None
             if confidence is None
@@ -234,39 +282,96 @@ class Drafter(nn.Module):
         )
 
     def _draft_block(
-        self, target_hidden: Tensor, anchor: Tensor, cache: ContextCache | None
-    ) -> tuple[Tensor, Tensor]:
-        """Run the backbone once: h [B, K, D] and U [B, K, V]."""
-        start = 0 if cache is None else cache.length
-        rows = target_hidden.to(self.dtype)
-        context: list[KeysValues] = self.backbone.context(rows, start)
-        if cache is not None:
-            cache.extend(context)
+        self, target_hidden: Tensor, anchor: Tensor, cache: ContextBatch | None
+    ) -> tuple[Tensor, Tensor, Any]:
+        """Run the backbone once: h [B, K, D], U [B, K, V] and the head's state."""
+        rows, slots, visible = target_hidden.to(self.dtype), self.spec.num_slots, None
+        if cache is None:
+            context = self.backbone.context(rows)
+            lengths = torch.full((1, 1), rows.shape[1], device=rows.device)
+        else:
+            start = cache.lengths(rows.device)  # [B, 1]
+            cache.extend(self.backbone.context(rows, start))
             context = cache.keys_values()
-        slots = self.spec.num_slots
-        first = start + target_hidden.shape[1]  # the anchor's position
-        positions = torch.arange(first, first + slots, device=rows.device)[None]
+            lengths = cache.lengths(rows.device)
+            visible = cache.mask(slots, rows.device)
+        positions = block_positions(lengths, slots)[:, 0]  # the anchor's is the length
         tokens = block_tokens(anchor, slots, self.spec.mask_token_id)  # [B, Q]
-        hidden = self.backbone(self.embed(tokens), context, positions)
-        hidden = self._drafting_slots(hidden)
-        return hidden, self.unembed(hidden)
+        masks = self._decoding_masks(context[0][0].shape[2], visible)
+        hidden = self.backbone(self.embed(tokens), context, positions, masks)
+        hidden, state = self._drafting_slots(hidden, anchor)
+        return hidden, self.unembed(hidden), state
 
-    def _drafting_slots(self, hidden: Float[Tensor, "B Q D"]) -> Tensor:
-        """Drop slot 0 where the anchor's own slot predicts nothing."""
-        return hidden if self.spec.anchor_predicts else hidden[:, 1:]
+    def _decoding_masks(
+        self, longest: int, visible: Tensor | None
+    ) -> list[Tensor] | None:
+        """Return one mask per layer; None where every slot sees everything.
+
+        Contexts stand flush right, so that the anchor is ``longest`` keys in for all
+        rows: causal layers and windows are counted from there, padding is hidden.
+        """
+        if not (self.spec.causal_layers or self.spec.window_layers):
+            return None if visible is None else [visible] * self.spec.num_layers
+        anchor = torch.full((1, 1), longest, device=self.device)
+        masks = layer_masks(self.spec, anchor, longest)
+        return masks if visible is None else [mask & visible for mask in masks]
+
+    def _draw(
+        self,
+        hidden: Float[Tensor, "B K D"],
+        base_logits: Float[Tensor, "B K V_d"],
+        state: Any,
+        anchors: Int[Tensor, " B"],
+        uniforms: Float[Tensor, "B K"],
+        temperature: float,
+        top_k: int | None,
+        top_p: float | None,
+    ) -> Proposal:
+        """Walk the head through the block, each step fed with what was just drawn."""
+        previous = anchors
+        tokens, p_draft, draft_logits, confidence = [], [], [], []
+        for k in range(self.block_size):
+            bias, state = self.head.step(state, previous, hidden[:, k])
+            logits = self.spread(base_logits[:, k] + bias)  # [B, V]
+            probs = make_law(widen(logits), temperature, top_k, top_p)
+            confidence.append(self._confidence_logit(hidden[:, k], state, previous))
+            previous = invert_cdf(probs, uniforms[:, k])  # [B]
+            tokens.append(previous)
+            p_draft.append(probs)
+            draft_logits.append(logits)
+        corrected = torch.stack(draft_logits, dim=1)  # [B, K, V]
+        check_logits("draft logits", corrected)  # at once: a NaN shows all the same
+        return Proposal(
+            tokens=torch.stack(tokens, dim=1),
+            p_draft=torch.stack(p_draft, dim=1),
+            draft_logits=corrected,
+            base_logits=self.spread(base_logits),
+            hidden=hidden,
+            confidence=self._calibrated(_stack(confidence)),
+        )
+
+    def _drafting_slots(
+        self, hidden: Float[Tensor, "B Q D"], anchor: Int[Tensor, " B"]
+    ) -> tuple[Tensor, Any]:
+        """Drop slot 0 where the anchor's own slot predicts nothing; start the head."""
+        state = self.head.init_state(len(hidden))
+        if self.spec.anchor_predicts:
+            return hidden, state
+        if self.head.walks_slot_0:
+            _, state = self.head.step(state, anchor, hidden[:, 0])
+        return hidden[:, 1:], state
 
     def _correct(
-        self, hidden: Tensor, base_logits: Tensor, prev_tokens: Tensor
+        self, hidden: Tensor, base_logits: Tensor, prev_tokens: Tensor, state: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Walk the head over given tokens: U + B [B, K, V], confidence [B, K]."""
-        state = self.head.init_state(len(hidden))
         draft_logits, confidence = [], []
         for k in range(self.block_size):
             previous = prev_tokens[:, k]
             bias, state = self.head.step(state, previous, hidden[:, k])
             draft_logits.append(base_logits[:, k] + bias)
             confidence.append(self._confidence_logit(hidden[:, k], state, previous))
-        return torch.stack(draft_logits, dim=1), _stack(confidence)
+        return self.spread(torch.stack(draft_logits, dim=1)), _stack(confidence)
 
     def _confidence_logit(
         self, hidden: Tensor, state: Any, previous: Tensor
@@ -286,9 +391,9 @@ class Drafter(nn.Module):
             return torch.sigmoid(widen(logits))
         return apply_sts(logits, temperatures)
 
-    def _check_features(self, target_hidden: Tensor) -> dict[str, int]:
+    def _check_features(self, target_hidden: Tensor, **sizes: int) -> dict[str, int]:
         """Check the target features' width and device; return B and T."""
-        sizes = check_shape("target_hidden", target_hidden, "B T LD")
+        sizes = check_shape("target_hidden", target_hidden, "B T LD", **sizes)
         width, expected = sizes.pop("LD"), self.spec.feature_size
         if width != expected:
             layers = f"{len(self.spec.target_layer_ids)} layers"
@@ -299,6 +404,10 @@ class Drafter(nn.Module):
             rule = "be on the drafter's device"
             raise problem("target_hidden", rule, self.device, target_hidden.device)
         return sizes
+
+
+def _frozen(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape), requires_grad=False)
 
 
 def _stack(columns: list[Tensor | None]) -> Tensor | None:

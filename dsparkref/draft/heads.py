@@ -27,6 +27,9 @@ class Head(nn.Module):
     A head of your own overrides ``step``, and ``init_state`` if it carries a state.
     """
 
+    # whether a slot 0 that predicts nothing is walked through all the same
+    walks_slot_0 = False
+
     def init_state(self, batch_size: int) -> Any:
         """Return the state before the first draft; None where nothing is carried."""
         return None
@@ -67,7 +70,9 @@ class NoHead(Head):
 class MarkovHead(Head):
     """DSpark vanilla (Eq. 5): B_k = W_2 W_1[x_{k-1}], a low-rank bigram table.
 
-    ``prev_embed`` is W_1 [V, r], a lookup; ``bias_proj`` is W_2, from r to V.
+    ``prev_embed`` is W_1 [V, r], a lookup; ``bias_proj`` is W_2, from r to V. With a
+    reduced draft vocabulary W_1 is looked up by target ids, and W_2 has ``num_out``
+    rows, those that can be drafted.
 
     >>> head = MarkovHead(vocab_size=3, rank=2)
     >>> with torch.no_grad():
@@ -77,10 +82,12 @@ class MarkovHead(Head):
     [[10.0, 14.0, 4.0]]
     """
 
-    def __init__(self, vocab_size: int, rank: int) -> None:
+    def __init__(
+        self, vocab_size: int, rank: int, *, num_out: int | None = None
+    ) -> None:
         super().__init__()
         self.prev_embed = nn.Embedding(vocab_size, rank)
-        self.bias_proj = nn.Linear(rank, vocab_size, bias=False)
+        self.bias_proj = nn.Linear(rank, num_out or vocab_size, bias=False)
 
     def step(
         self, state: Any, prev_tokens: Int[Tensor, " B"], hidden: Float[Tensor, "B D"]
@@ -102,8 +109,15 @@ class GatedMarkovHead(MarkovHead):
     Differs: it is in DeepSpec's code and not in the DSpark paper.
     """
 
-    def __init__(self, vocab_size: int, rank: int, hidden_size: int) -> None:
-        super().__init__(vocab_size, rank)
+    def __init__(
+        self,
+        vocab_size: int,
+        rank: int,
+        hidden_size: int,
+        *,
+        num_out: int | None = None,
+    ) -> None:
+        super().__init__(vocab_size, rank, num_out=num_out)
         self.gate_proj = nn.Linear(hidden_size + rank, rank)
 
     def step(
@@ -123,11 +137,21 @@ class RNNHead(MarkovHead):
     g = sigmoid(gate); B_k = W_2 tanh(output). s_0 = 0.
 
     B_k sees s_{k-1} through z_k, not s_k. Differs: the released projection has a
-    bias, which Eq. 6 does not print.
+    bias, which Eq. 6 does not print; where slot 0 predicts nothing, the state has
+    walked through it, and so has read the anchor twice (as in speculators).
     """
 
-    def __init__(self, vocab_size: int, rank: int, hidden_size: int) -> None:
-        super().__init__(vocab_size, rank)
+    walks_slot_0 = True
+
+    def __init__(
+        self,
+        vocab_size: int,
+        rank: int,
+        hidden_size: int,
+        *,
+        num_out: int | None = None,
+    ) -> None:
+        super().__init__(vocab_size, rank, num_out=num_out)
         self.joint_proj = nn.Linear(2 * rank + hidden_size, 3 * rank)
 
     def init_state(self, batch_size: int) -> Float[Tensor, "B r"]:
@@ -230,20 +254,21 @@ class ConfidenceHead(nn.Module):
 
 def build_head(spec: DrafterSpec, embed: Any) -> Head:
     """Return the head that ``spec.head`` names; ``embed`` maps ids to embeddings."""
+    tokens, out, width = spec.vocab_size, spec.num_draftable, spec.hidden_size
     match spec.head:
         case "markov":
-            return MarkovHead(spec.vocab_size, spec.rank)
+            return MarkovHead(tokens, spec.rank, num_out=out)
         case "gated":
-            return GatedMarkovHead(spec.vocab_size, spec.rank, spec.hidden_size)
+            return GatedMarkovHead(tokens, spec.rank, width, num_out=out)
         case "rnn":
-            return RNNHead(spec.vocab_size, spec.rank, spec.hidden_size)
+            return RNNHead(tokens, spec.rank, width, num_out=out)
         case "domino":
             return DominoHead(
-                spec.vocab_size,
-                spec.hidden_size,
+                out,
+                width,
                 spec.gru_size,
                 spec.inner_size,
                 spec.pure_draft_prefix_len,
                 embed,
             )
-    return NoHead(spec.vocab_size)
+    return NoHead(out)

@@ -1,7 +1,7 @@
 """Everything that tells one drafter from another, in neutral words.
 
 Published checkpoints spell the same facts in several dialects. They are translated
-to this one record in ``checkpoints/formats.py``, and nothing else reads a dialect.
+to this one record in ``checkpoints/formats/``, and nothing else reads a dialect.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,9 @@ from dsparkref.shapes import check_known, check_range, problem
 
 HEADS = ("dflash", "markov", "gated", "rnn", "domino")
 CONFIDENCE_INPUTS = ("hidden", "hidden+head")
+# What a window of W positions hides: context more than W before the anchor (for all
+# slots alike); context W or more before the slot itself; and, last, block slots too.
+WINDOW_RULES = ("anchor", "slot", "slot, block too")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,8 @@ class DrafterSpec:
     anchor_predicts: bool = True
     # tapped target layers; id i is hidden_states[i+1], -1 is the embedding output
     target_layer_ids: tuple[int, ...]
+    # layers of the target it was made for; None: not known
+    num_target_layers: int | None = None
     # id whose embedding fills the slots after the anchor
     mask_token_id: int
 
@@ -48,6 +53,15 @@ class DrafterSpec:
     rope_theta: float = 1e6
     max_position_embeddings: int = 32768
     attention_bias: bool = False
+
+    # draft layers whose block is causal; the papers' are bidirectional in all layers
+    causal_layers: tuple[int, ...] = ()
+    # draft layers with a sliding window
+    window_layers: tuple[int, ...] = ()
+    # W in positions; 0: no windows
+    window: int = 0
+    # one of WINDOW_RULES
+    window_rule: str = "slot"
 
     # r: width of the Markov tables (markov, gated, rnn)
     rank: int = 0
@@ -67,11 +81,15 @@ class DrafterSpec:
     # whether the drafter carries these weights itself or borrows the target's
     owns_embedding: bool = False
     owns_lm_head: bool = False
+    # rows of a reduced draft vocabulary, with an LM head of its own; None: all tokens
+    draft_vocab_size: int | None = None
 
     def __post_init__(self) -> None:
         check_known("head", self.head, HEADS)
         check_known("confidence_input", self.confidence_input, CONFIDENCE_INPUTS)
         self._check_sizes()
+        self._check_attention()
+        self._check_vocabulary()
         self._check_head()
         self._check_confidence()
 
@@ -86,6 +104,11 @@ class DrafterSpec:
         return len(self.target_layer_ids) * self.hidden_size
 
     @property
+    def num_draftable(self) -> int:
+        """Tokens that can be drafted: rows of the LM head."""
+        return self.draft_vocab_size or self.vocab_size
+
+    @property
     def head_feature_size(self) -> int:
         """Width of what the head lends to the confidence head."""
         return self.gru_size if self.head == "domino" else self.rank
@@ -97,6 +120,13 @@ class DrafterSpec:
         return self.hidden_size + lent
 
     def _check_sizes(self) -> None:
+        for name in (
+            "anchor_predicts", "attention_bias", "confidence",
+            "owns_embedding", "owns_lm_head",
+        ):  # fmt: skip
+            if not isinstance(getattr(self, name), bool):
+                got = repr(getattr(self, name))
+                raise problem(name, "be a flag", "True or False", got)
         for name in (
             "block_size", "vocab_size", "hidden_size", "intermediate_size",
             "num_layers", "num_heads", "num_kv_heads", "head_dim",
@@ -110,14 +140,35 @@ class DrafterSpec:
             raise problem("num_kv_heads", rule, expected, self.num_kv_heads)
         if self.head_dim % 2:
             raise problem("head_dim", "be even", "pairs to rotate", self.head_dim)
+        if self.num_target_layers is not None:
+            check_range("num_target_layers", self.num_target_layers, 1, integer=True)
         if not self.target_layer_ids:
             raise problem("target_layer_ids", "name layers", "at least one id", "none")
         for layer_id in self.target_layer_ids:
             check_range("target_layer_ids", layer_id, -1, integer=True)
-        if not 0 <= self.mask_token_id < self.vocab_size:
+
+    def _check_attention(self) -> None:
+        for name in ("causal_layers", "window_layers"):
+            for layer in getattr(self, name):
+                check_range(name, layer, 0, self.num_layers - 1, integer=True)
+        check_known("window_rule", self.window_rule, WINDOW_RULES)
+        if self.window_layers:
+            check_range("window", self.window, 1, integer=True)
+        else:
+            check_range("window", self.window, 0, 0, integer=True)
+
+    def _check_vocabulary(self) -> None:
+        check_range("mask_token_id", self.mask_token_id, 0, integer=True)
+        if self.mask_token_id >= self.vocab_size:
             expected = f"an id below the embedding's {self.vocab_size} rows"
             rule = "be in the vocabulary"
             raise problem("mask_token_id", rule, expected, self.mask_token_id)
+        rows = self.draft_vocab_size
+        if rows is not None:
+            check_range("draft_vocab_size", rows, 1, self.vocab_size, integer=True)
+            if not self.owns_lm_head:
+                rule, expected = "have its own LM head", "owns_lm_head True"
+                raise problem("reduced draft vocabulary", rule, expected, False)
 
     def _check_head(self) -> None:
         needs = {"dflash": [], "domino": ["gru_size", "inner_size"]}

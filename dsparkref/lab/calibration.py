@@ -92,29 +92,44 @@ def run_calibration(
 def calibration_tables(report: Report) -> Iterator[Group]:
     """Yield the tables of a calibration report."""
     found = report["calibration"]
-    columns = ["position", *(str(k + 1) for k in range(len(found["temperatures"])))]
-    scales = ["temperature", *(number(value) for value in found["temperatures"])]
+    scales = enumerate(found["temperatures"], start=1)
     title = "temperatures of the confidence logits, fitted from the first draft on"
-    yield make_table(title, columns, [scales])
+    rows = [[str(position), number(scale)] for position, scale in scales]
+    yield make_table(title, ["draft", "temperature"], rows)
     for view in VIEWS:
         for measure in ("ece", "brier", "auroc"):
-            rows = [
-                [name, *(_measured(place[measure]) for place in places)]
-                for name, places in found["views"][view].items()
-            ]
-            yield make_table(_title(view, measure, found), columns, rows)
+            yield _measure_table(view, measure, found)
         yield _change_table(view, found["views"][view])
     if report["sweep"]["rows"]:
         yield _sweep_table(report["sweep"])
 
 
-def _title(view: str, measure: str, found: Report) -> str:
+def _measure_table(view: str, measure: str, found: Report) -> Group:
+    """Return one measure of all methods side by side, a row for each position."""
     what = {
         "ece": f"ECE ({found['bins']} equal-width bins), lower is better",
         "brier": "Brier score, lower is better",
-        "auroc": "AUROC, higher is better, .50 is guessing",
+        "auroc": "AUROC, higher is better, .500 is guessing",
     }[measure]
-    return f"{view}: {what}; {found['held_out_records']} held-out cycles"
+    methods = found["views"][view]
+    rows = [
+        [
+            str(k + 1),
+            *(_with_interval(places[k][measure]) for places in methods.values()),
+        ]
+        for k in range(len(found["temperatures"]))
+    ]
+    title = f"{view}: {what}; {found['held_out_records']} held-out cycles"
+    return make_table(title, ["draft", *methods], rows)
+
+
+def _with_interval(found: Mapping[str, float | None] | None) -> str:
+    """Return a value and its 95 % interval over prompts, such as .072 [.05 .09]."""
+    if found is None or found["value"] is None:
+        return "n/a"
+    value = number(found["value"], 3).removeprefix("0")
+    low, high = (number(found[key]).removeprefix("0") for key in ("low", "high"))
+    return f"{value} [{low} {high}]"
 
 
 def _change_table(view: str, methods: Mapping[str, Sequence[Report]]) -> Group:
@@ -128,7 +143,7 @@ def _change_table(view: str, methods: Mapping[str, Sequence[Report]]) -> Group:
             cells = [number(change[key], 3) for key in ("value", "low", "high")]
             rows.append([name, str(k + 1), *cells, place["verdict"]])
     title = f"{view}: change of ECE against raw, 95 % interval over held-out prompts"
-    columns = ["method", "position", "change", "low", "high", "so it"]
+    columns = ["method", "draft", "change", "low", "high", "so it"]
     return make_table(title, columns, rows)
 
 
@@ -147,10 +162,6 @@ def _sweep_table(sweep: Report) -> Group:
     columns += ["with bonus", "tokens/cycle"]
     title = f"threshold on the {sweep['on']} confidence, calibrated; drafts per cycle"
     return make_table(title, columns, rows)
-
-
-def _measured(found: Mapping[str, float | None] | None) -> str:
-    return share(None if found is None else found["value"])
 
 
 def _threshold(text: str) -> float:

@@ -204,7 +204,7 @@ def bin_index(predicted: Float[Tensor, " n"], bins: int) -> Int[Tensor, " n"]:
     tensor([0, 0, 1, 1])
     """
     inner = _edges(bins)[1:-1]
-    return torch.bucketize(predicted.double(), inner, right=True)
+    return torch.bucketize(predicted.double().contiguous(), inner, right=True)
 
 
 def _ece(predicted: Tensor, observed: Tensor, bins: int) -> float:

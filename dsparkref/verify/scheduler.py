@@ -14,7 +14,6 @@ since survival never rises along a block: what is chosen are prefixes.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -74,8 +73,14 @@ class StepsPerSecond:
             expected = f"{min(self.points)} to {self.capacity}"
             got = int(batch_tokens[outside][0])
             raise problem("batch_tokens", "be measured", expected, got)
-        known = list(self.points), list(self.points.values())
-        return torch.from_numpy(np.interp(batch_tokens.numpy(), *known))
+        sizes = torch.tensor(list(self.points), dtype=torch.float64)
+        rates = torch.tensor(list(self.points.values()), dtype=torch.float64)
+        right = torch.searchsorted(sizes, batch_tokens.double()).clamp(min=1)
+        right = right.clamp(max=len(sizes) - 1)
+        left = (right - 1).clamp(min=0)
+        width = (sizes[right] - sizes[left]).clamp(min=1)  # one point: no width
+        part = (batch_tokens - sizes[left]) / width
+        return rates[left] + part * (rates[right] - rates[left])
 
 
 def schedule_prefixes(
@@ -158,8 +163,10 @@ def rank_drafts(
     """
     check_shape("survival", survival, "R K")
     chances = widen(survival, "survival").detach().cpu().double()
-    if not ((chances >= 0) & (chances <= 1)).all():  # NaN is outside too
-        raise problem("survival", "be a probability", "numbers in [0, 1]", "others")
+    outside = ~((chances >= 0) & (chances <= 1))  # NaN is outside too
+    if outside.any():
+        got = chances[outside][0].item()
+        raise problem("survival", "be a probability", "numbers in [0, 1]", got)
     if (chances.diff(dim=1) > 0).any():
         hint = "Pass survival(confidence), not the confidence itself."
         rule, expected = "be a running product", "values that never rise along a block"

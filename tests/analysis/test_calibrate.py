@@ -201,23 +201,27 @@ def test_a_position_never_reached_keeps_its_score(find):
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(reporting, "RESAMPLES", 40)
+    monkeypatch.setattr(reporting, "RESAMPLES", 20)
 
 
 def test_an_overconfident_head_is_helped(quick):
-    report = calibration_report(records(3.0))
+    report = calibration_report(records(3.0, prompts=200))
     assert json.loads(json.dumps(report, allow_nan=False)) == report
-    assert torch.tensor(report["temperatures"]).sub(3.0).abs().max() < 0.8
+    assert min(report["temperatures"]) > 1.5
     for view in report["views"].values():
         assert list(view) == list(CALIBRATORS)
         for k in range(3):
-            raw, sts = view["raw"][k], view["sts"][k]
-            assert sts["verdict"] == "helps"
-            assert sts["ece"]["value"] < raw["ece"]["value"] / 2
-            assert sts["ece"]["low"] <= sts["ece"]["value"] <= sts["ece"]["high"]
-            assert sts["brier"]["value"] < raw["brier"]["value"]
-            assert sum(found["count"] for found in sts["bins"]) == sts["records"]
-            assert "verdict" not in raw
+            assert (
+                sum(found["count"] for found in view["sts"][k]["bins"])
+                == (view["sts"][k]["records"])
+            )
+            assert "verdict" not in view["raw"][k]
+    survival = report["views"]["survival"]  # what the fit is after
+    for k in range(3):
+        raw, sts = survival["raw"][k], survival["sts"][k]
+        assert sts["verdict"] == "helps" and sts["ece_change"]["high"] < 0
+        assert sts["ece"]["value"] < raw["ece"]["value"] / 2
+        assert sts["brier"]["value"] < raw["brier"]["value"]
     conditional = report["views"]["conditional"]
     for k in range(3):
         # a temperature keeps the order, a constant has none

@@ -1,7 +1,9 @@
 """A checkpoint loads fully and rightly, or not at all, and says what is wrong."""
 
 import json
+import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -16,6 +18,7 @@ from dsparkref import (
     new_drafter,
     save_drafter,
 )
+from dsparkref.checkpoints.formats.speculators import token_ids
 
 VOICE = r"(?s)\A\S.* must .+: expected .+, got .+\.( .+)?\Z"
 
@@ -192,6 +195,7 @@ def test_wrong_layout_forced(target):
         {"architectures": ["LlamaForCausalLM"]},
         {"architectures": None},
         {"architectures": ["DFlashDraftModel"], "shift_label": True},
+        {"architectures": ["DFlashDraftModel"]},  # with the tensors of a Markov head
     ],
 )
 def test_unknown_layout_says_what_to_pass(change, tmp_path, target):
@@ -259,6 +263,124 @@ def test_drafter_for_another_target(change, pattern):
 # --- files -----------------------------------------------------------------------
 
 
+def as_integers(tensors):
+    tensors["fc.weight"] = tensors["fc.weight"].long()
+
+
+def reshaped(tensors):
+    tensors["norm.weight"] = tensors["norm.weight"][None].clone()
+
+
+def emptied(tensors):
+    tensors.clear()
+
+
+MUTATIONS = [
+    ({"block_size": "seven"}, None, "block_size must be in range"),
+    ({"block_size": 0}, None, "block_size must be in range"),
+    ({"block_size": True}, None, "block_size must be in range"),
+    ({"target_layer_ids": 3}, None, "target_layer_ids must be a list"),
+    ({"target_layer_ids": ["one"]}, None, "target_layer_ids must be in range"),
+    ({"target_layer_ids": []}, None, "target_layer_ids must name layers"),
+    ({"mask_token_id": -1}, None, "mask_token_id must be in range"),
+    ({"enable_confidence_head": "false"}, None, "enable_confidence_head must be a fl"),
+    ({"hidden_size": None}, None, "hidden_size must be given"),
+    ({"num_attention_heads": 0}, None, "num_attention_heads must be in range"),
+    ({"num_key_value_heads": 3}, None, "num_kv_heads must divide num_heads"),
+    ({"markov_rank": 16}, None, "must match the config by shape"),
+    ({"head_dim": 8}, None, "must match the config by shape"),
+    ({"num_hidden_layers": 3}, None, "missing: layers.2.*unexpected: none"),
+    ({"num_hidden_layers": 1}, None, "missing: none; unexpected: layers.1"),
+    ({"confidence_head_with_markov": False}, None, "confidence_head.proj.weight must"),
+    ({"confidence_temperatures": 2}, None, "confidence_temperatures must be a list"),
+    ({"rope_parameters": {"rope_theta": "1e6"}}, None, "rope_theta must be in range"),
+    ({"rope_parameters": [1e6]}, None, "rope_parameters must be an object"),
+    ({"layer_types": "full"}, None, "layer_types must be a list"),
+    ({"num_target_layers": 7}, None, "num_target_layers must fit"),
+    ({"attention_sink_bias": True}, None, "attention_sink_bias must be what is comp"),
+    ({}, as_integers, "fc.weight must have a fitting type"),
+    ({}, reshaped, r"norm.weight must match .*\[32\], got \[1, 32\]"),
+    ({}, emptied, "missing: .*fc.weight.*unexpected: none"),
+]
+
+
+@pytest.mark.parametrize(("config", "tensors", "pattern"), MUTATIONS)
+def test_mutations_of_a_real_file(config, tensors, pattern, tmp_path, target):
+    folder = edited(tmp_path, config=lambda c: c.update(config), tensors=tensors)
+    error = TypeError if "must be in range" in pattern else ValueError
+    with pytest.raises((ValueError, error), match=pattern) as caught:
+        load_drafter(folder, target)
+    assert caught.match(VOICE)
+
+
+def surplus_map(tensors):
+    tensors["t2d"] = torch.ones(97, dtype=torch.bool)
+
+
+SPECULATORS = [
+    ({"speculators_model_type": "eagle3"}, None, "speculators_model_type must be a"),
+    ({"transformer_layer_config": None}, None, "transformer_layer_config must be giv"),
+    ({"aux_hidden_state_layer_ids": None}, None, "aux_hidden_state_layer_ids must be"),
+    ({"aux_hidden_state_layer_ids": [1, 3, 6]}, None, "target_layer_ids must .*got 5"),
+    ({"target_hidden_size": 64}, None, "target_hidden_size must be what is computed"),
+    ({"draft_vocab_size": 40}, None, "missing: .*d2t.*lm_head.weight"),
+    ({"draft_vocab_size": 98}, None, "draft_vocab_size must be in range"),
+    ({}, surplus_map, "draft vocabulary must have both maps"),
+]
+
+
+@pytest.mark.parametrize(("config", "tensors", "pattern"), SPECULATORS)
+def test_mutations_of_a_speculators_file(config, tensors, pattern, tmp_path):
+    golden = "speculators_dspark"
+    folder = edited(
+        tmp_path, golden, config=lambda c: c.update(config), tensors=tensors
+    )
+    target = load_target(GOLDEN / golden / "target")
+    refuse(ValueError, pattern, load_drafter, folder, target)
+
+
+@pytest.mark.parametrize(
+    ("d2t", "t2d", "pattern"),
+    [
+        ([1, 2], [0, 1, 0, 1], None),
+        ([1, 1], [0, 1, 0, 1], "d2t must agree with t2d"),
+        ([1, 0], [0, 1, 0, 0], "d2t must agree with t2d"),
+        ([1, 2], [0, 1, 0, 1, 0], "t2d must cover the vocabulary"),
+        ([1.0, 2.0], [0, 1, 0, 1], "d2t must be a map"),
+    ],
+)
+def test_maps_of_a_reduced_vocabulary(d2t, t2d, pattern):
+    maps = torch.tensor(d2t), torch.tensor(t2d).bool()
+    if pattern is None:
+        assert token_ids(*maps, 4).tolist() == [1, 3]
+    else:
+        refuse(ValueError, pattern, token_ids, *maps, 4)
+
+
+def test_a_key_at_two_places_must_agree(tmp_path):
+    target = load_target(GOLDEN / "domino" / "target")
+    folder = edited(tmp_path, "domino", config=lambda c: c.update(emb_dim=11))
+    pattern = "emb_dim must agree at both places: .*got 11 and 10"
+    refuse(ValueError, pattern, load_drafter, folder, target)
+
+
+def test_a_tensor_in_two_files_is_refused(tmp_path, target):
+    folder = edited(tmp_path)
+    shutil.copy(folder / "model.safetensors", folder / "z.safetensors")
+    refuse(ValueError, "must stand in one file", load_drafter, folder, target)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "drafter.pt", "x.pkl"])
+def test_a_pickle_stays_shut_and_is_named(name, tmp_path, target):
+    folder = edited(tmp_path)
+    (folder / "model.safetensors").unlink()
+    torch.save({"fc.weight": torch.ones(2)}, folder / name)
+    pattern = f"weights must be there: .*got {name}. A pickle can run"
+    refuse(FileNotFoundError, pattern, load_drafter, folder, target)
+    (folder / name).rename(folder / "model.safetensors")
+    refuse(ValueError, "weights must be readable", load_drafter, folder, target)
+
+
 def test_missing_and_broken_files(tmp_path, target):
     folder = edited(tmp_path)
     weights, config = folder / "model.safetensors", folder / "config.json"
@@ -321,6 +443,34 @@ def test_failed_download_speaks_with_our_voice(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     pattern = "source must be found: .*'owner/none'.*no route to host"
     refuse(OSError, pattern, load_target, "owner/none")
+
+
+def test_a_download_is_announced_with_its_size(monkeypatch, tmp_path, capsys):
+    """Before it begins; and what is whole on this machine is not asked for again."""
+    source = GOLDEN / "domino" / "target"
+    asked = []
+
+    def download(repo_id, *, allow_patterns, dry_run=False, local_files_only=False):
+        asked.append("local" if local_files_only else "plan" if dry_run else "fetch")
+        assert not any(pattern.endswith((".py", ".bin")) for pattern in allow_patterns)
+        if local_files_only:
+            if "fetch" not in asked:
+                raise FileNotFoundError("not here")
+            return str(source)
+        if dry_run:
+            sizes = {"config.json": 1000, "model.safetensors": 2_500_000_000}
+            return [
+                SimpleNamespace(file_size=size, will_download=size > 1000)
+                for size in sizes.values()
+            ]
+        assert "owner/name: downloading 1 files, 2.50 GB" in capsys.readouterr().err
+        return str(source)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    for _ in range(2):
+        assert load_target("owner/name").vocab_size == 97
+    assert asked == ["local", "plan", "fetch", "local"]
+    assert capsys.readouterr().err == ""
 
 
 def test_pair_of_two_folders():

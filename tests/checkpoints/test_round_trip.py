@@ -15,7 +15,7 @@ from tiny_models import (
 )
 
 from dsparkref import autoregressive, load_drafter, load_target, save_drafter
-from dsparkref.checkpoints import io
+from dsparkref.checkpoints import save
 
 EVERY_HEAD = pytest.mark.parametrize("head", HEADS)
 
@@ -56,6 +56,8 @@ def test_round_trip_is_bit_identical(head, tmp_path):
         {"confidence": False},
         {"attention_bias": True, "confidence_input": "hidden"},
         {"rope_theta": 500.0, "rms_norm_eps": 1e-5, "target_layer_ids": (-1, 2)},
+        {"window_layers": (1,), "window": 9, "causal_layers": (0, 1)},
+        {"draft_vocab_size": 7, "owns_lm_head": True},
     ],
     ids=lambda changes: ",".join(changes),
 )
@@ -111,7 +113,7 @@ def test_interrupted_save_leaves_the_old_folder_and_no_debris(
     def fail(*_):
         raise error("disk full")
 
-    monkeypatch.setattr(io, step, fail)
+    monkeypatch.setattr(save, step, fail)
     for folder in ("drafter", "fresh"):
         with pytest.raises(error, match="disk full"):
             save_drafter(shaken(drafter, seed=9), tmp_path / folder)

@@ -81,7 +81,7 @@ def law_of_the_loop(
 
         with pytest.MonkeyPatch.context() as patch:
             for name in (
-                "dsparkref.decode.loop.invert_cdf",
+                "dsparkref.decode.cycle.invert_cdf",
                 "dsparkref.draft.drafter.invert_cdf",
                 "toy_models.sample",
             ):
@@ -311,7 +311,7 @@ def test_no_random_number_is_used_twice(verifier, monkeypatch):
         used.extend(uniforms.flatten().tolist())
         return judge(tokens, p_draft, p_target, uniforms)
 
-    monkeypatch.setattr("dsparkref.decode.loop.invert_cdf", draw)
+    monkeypatch.setattr("dsparkref.decode.cycle.invert_cdf", draw)
     monkeypatch.setattr("toy_models.sample", draw)
     monkeypatch.setitem(VERIFIERS, verifier, judging)
     options = {"max_new_tokens": 30, "temperature": 1.0, "verifier": verifier}

@@ -21,6 +21,7 @@ from dsparkref.records import TrainingOutput
 from dsparkref.train.loss import block_loss
 
 FOLDERS = ("deepspec_dflash", "deepspec_vanilla", "domino", "zlab_dflash")
+FOLDERS += ("modelopt_vanilla", "speculators_dspark")
 TRAINED = ("deepspec_dflash", "deepspec_vanilla")
 ROUNDS = {"round1": 9, "round2": 11}
 TOLERANCE = 2e-5
@@ -90,6 +91,12 @@ def test_greedy_block(folder, round_name):
         ("domino", "round1", "draft_logits"),
         ("domino", "round2", "draft_logits"),
         ("domino", "round2", "base_logits"),
+        *(
+            (folder, round_name, field)
+            for folder in ("modelopt_vanilla", "speculators_dspark")
+            for round_name in ROUNDS
+            for field in ("hidden", "base_logits", "draft_logits", "confidence_logits")
+        ),
     ],
 )
 def test_teacher_forced(folder, round_name, field):

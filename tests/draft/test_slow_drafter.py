@@ -48,7 +48,9 @@ class SlowDrafter:
         group = self.spec.num_heads // self.spec.num_kv_heads
         outputs = []
         for slot, (x, position) in enumerate(block):
-            visible = context + (block[: slot + 1] if self.is_("causal") else block)
+            seen = [known for known in context if self.sees(layer, known[1], position)]
+            own = block[: slot + 1] if self.causal(layer) else block
+            visible = seen + [o for o in own if self.sees_own(layer, o[1], position)]
             pieces = []
             for h in range(self.spec.num_heads):
                 query = self.norm(self.head_of(w["q"] @ x, h), f"{name}.q_norm")
@@ -63,6 +65,23 @@ class SlowDrafter:
                 pieces.append(sum(a * v for a, v in zip(weights, values, strict=True)))
             outputs.append(w["o"] @ torch.cat(pieces))
         return outputs
+
+    def causal(self, layer):
+        return self.is_("causal") or layer in self.spec.causal_layers
+
+    def sees(self, layer, key, query):
+        """Whether a query's window reaches back to the context position ``key``."""
+        if layer not in self.spec.window_layers:
+            return True
+        if self.spec.window_rule == "anchor":  # the anchor stands right after
+            return key >= CONTEXT - self.spec.window
+        return query - key < self.spec.window + self.is_("window one too long")
+
+    def sees_own(self, layer, key, query):
+        narrow = self.spec.window_rule == "slot, block too"
+        if layer not in self.spec.window_layers or not narrow:
+            return True
+        return abs(query - key) < self.spec.window
 
     def mlp(self, layer, x):
         name = f"backbone.layers.{layer}.mlp"
@@ -95,7 +114,7 @@ class SlowDrafter:
         hidden = [self.norm(x, "backbone.norm") for x in xs]
         if self.is_("slots read one off"):
             hidden = hidden[1:] + hidden[:1]
-        return hidden if self.spec.anchor_predicts else hidden[1:]
+        return hidden
 
     def bias(self, k, h, prev, memory):
         """B_k and what the confidence head reads beside h_k; ``memory`` is mutable."""
@@ -145,8 +164,13 @@ class SlowDrafter:
 
     def block(self, target_hidden, prev_tokens):
         hidden = self.backbone(target_hidden, prev_tokens[0])
+        memory = {}
+        if not self.spec.anchor_predicts:
+            dropped, *hidden = hidden
+            if self.spec.head == "rnn" and not self.is_("rnn skips slot 0"):
+                self.bias(0, dropped, prev_tokens[0], memory)
         rows = {"hidden": hidden, "base_logits": [], "draft_logits": []}
-        rows["confidence_logits"], memory = [], {}
+        rows["confidence_logits"] = []
         for k, (h, prev) in enumerate(zip(hidden, prev_tokens, strict=True)):
             base = self.lm_head @ h
             bias, lent = self.bias(k, h, prev, memory)
@@ -203,6 +227,35 @@ def test_confidence_of_the_hidden_state_alone(head):
 @pytest.mark.parametrize("prefix", [0, 3, 4])
 def test_domino_prefix(prefix):
     assert max(both("domino", pure_draft_prefix_len=prefix).values()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"causal_layers": (0, 1)},
+        {"causal_layers": (1,)},
+        {"window_layers": (0,), "window": 3, "window_rule": "anchor"},
+        {"window_layers": (0, 1), "window": 3, "causal_layers": (0,)},
+        {"window_layers": (1,), "window": 2, "window_rule": "slot, block too"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("anchor_predicts", [True, False])
+def test_causal_blocks_and_windows(changes, anchor_predicts):
+    difference = both("gated", anchor_predicts=anchor_predicts, **changes)
+    assert max(difference.values()) < 1e-5
+    assert both("gated", **changes | {"causal_layers": ()})["hidden"] < 1e-5
+    mutant = "causal" if "window" not in changes else None
+    if mutant and len(changes["causal_layers"]) == 1:
+        assert both("gated", mutant, **changes)["hidden"] > 1e-2
+
+
+def test_window_and_slot_0_mutants_are_caught():
+    window = {"window_layers": (0, 1), "window": 3}
+    assert both("dflash", "window one too long", **window)["hidden"] > 1e-2
+    difference = both("rnn", "rnn skips slot 0", anchor_predicts=False)
+    assert difference["base_logits"] < 1e-5
+    assert difference["draft_logits"] > 1e-2
 
 
 @pytest.mark.parametrize(

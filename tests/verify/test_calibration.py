@@ -185,7 +185,7 @@ def test_each_temperature_is_the_best_for_the_product_so_far():
         best = error(k, found[k].item())
         others = [error(k, 2 ** (power / 4)) for power in range(-16, 17)]
         assert best <= min(others) + 1e-12
-        assert max(others) > best + 0.01  # the choice mattered
+        assert max(others) > best + 0.005  # the choice mattered
 
 
 def test_conditional_labels_and_kept_prefixes_are_one():

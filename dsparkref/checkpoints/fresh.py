@@ -1,0 +1,102 @@
+"""A drafter with random weights, shaped after its target."""
+
+from collections.abc import Sequence
+
+import torch
+
+from dsparkref.checkpoints.load import check_fit
+from dsparkref.decode.target import Target
+from dsparkref.draft.drafter import Drafter
+from dsparkref.draft.spec import HEADS, DrafterSpec
+from dsparkref.shapes import check_known, check_range, problem
+from dsparkref.verify.sampling import as_generator
+
+
+def new_drafter(
+    target: Target,
+    *,
+    head: str = "markov",
+    block_size: int = 7,
+    num_layers: int = 2,
+    target_layer_ids: Sequence[int] | None = None,
+    rank: int = 64,
+    gru_size: int = 96,
+    inner_size: int = 64,
+    pure_draft_prefix_len: int = 0,
+    confidence: bool = True,
+    mask_token_id: int | None = None,
+    generator: torch.Generator | int | None = None,
+) -> Drafter:
+    """Return a drafter with random weights, shaped after the target.
+
+    Taps default to three layers, evenly from the 2nd to the 3rd-last. The mask token
+    defaults to the tokenizer's. Weights are normal with standard deviation
+    1 / sqrt(inputs) in the backbone and 0.02 elsewhere.
+    """
+    check_known("head", head, HEADS)
+    generator = as_generator(generator)
+    config, markov = target.model.config, head in ("markov", "gated", "rnn")
+    domino = head == "domino"
+    if target_layer_ids is None:
+        target_layer_ids = _default_taps(target.num_layers)
+    if mask_token_id is None:
+        mask_token_id = _mask_token_id(target)
+    heads = config.num_attention_heads
+    spec = DrafterSpec(
+        head=head,
+        block_size=block_size,
+        target_layer_ids=tuple(target_layer_ids),
+        num_target_layers=target.num_layers,
+        mask_token_id=mask_token_id,
+        vocab_size=target.vocab_size,
+        hidden_size=target.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_layers=num_layers,
+        num_heads=heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None) or target.hidden_size // heads,
+        rms_norm_eps=config.rms_norm_eps,
+        rope_theta=config.rope_parameters["rope_theta"],
+        max_position_embeddings=config.max_position_embeddings,
+        rank=rank if markov else 0,
+        gru_size=gru_size if domino else 0,
+        inner_size=inner_size if domino else 0,
+        pure_draft_prefix_len=pure_draft_prefix_len if domino else 0,
+        confidence=confidence,
+        confidence_input="hidden" if head == "dflash" else "hidden+head",
+    )
+    check_fit(spec, target)
+    drafter = Drafter(spec, target.embedding, target.lm_head)
+    _randomise(drafter, generator)
+    return drafter.to(device=target.device, dtype=target.dtype)
+
+
+def _default_taps(num_layers: int) -> tuple[int, ...]:
+    check_range("target layers", num_layers, 4, integer=True)
+    taps = torch.linspace(1, num_layers - 3, 3).round().int().tolist()
+    return tuple(sorted(set(taps)))
+
+
+def _mask_token_id(target: Target) -> int:
+    found = getattr(target.tokenizer, "mask_token_id", None)
+    if found is None:
+        hint = "Choose an unused id below the embedding's rows."
+        expected = "a tokenizer with a mask token, or mask_token_id="
+        raise problem("mask_token_id", "be given", expected, "neither", hint)
+    return found
+
+
+@torch.no_grad()
+def _randomise(drafter: Drafter, generator: torch.Generator | None) -> None:
+    """Draw matrices, clear biases, leave norms at one.
+
+    At 0.02 everywhere a backbone a few hundred wide passes next to nothing on, and
+    the first thousand steps go into waking it up.
+    """
+    for name, parameter in drafter.named_parameters():
+        if parameter.dim() > 1:
+            in_backbone = name.startswith("backbone.")
+            std = parameter.shape[-1] ** -0.5 if in_backbone else 0.02
+            parameter.normal_(std=std, generator=generator)
+        elif name.endswith("bias"):
+            parameter.zero_()
