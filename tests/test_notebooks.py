@@ -10,13 +10,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
-import torch
-from safetensors.torch import save_file
 from tiny_pair import random_drafter, random_target
 
-from dsparkref import load_pair, load_target
-from dsparkref.checkpoints.files import write_json
-from dsparkref.checkpoints.formats import LAYOUTS
+from dsparkref import load_pair, load_target, save_drafter
 from dsparkref.lab.checks import CORRECT, NOT_ATTEMPTED
 from notebooks import build
 
@@ -221,34 +217,10 @@ def run_in(environment, notebook, monkeypatch):
 
 
 def write_deepspec_pair(folder: Path) -> str:
-    """Write a random Qwen3 and a random drafter for it as DeepSpec releases them."""
+    """Write a random Qwen3, and a random drafter for it as DeepSpec releases them."""
     target = random_target(load_target("tiny").tokenizer)
     target.model.save_pretrained(folder / "target")
     target.tokenizer.save_pretrained(folder / "target")
     drafter = random_drafter(target, "gated", block_size=5)
-    config = target.model.config.to_dict() | {
-        "architectures": ["Qwen3DSparkModel"],
-        "block_size": 5,
-        "num_hidden_layers": drafter.spec.num_layers,
-        "layer_types": ["full_attention"] * drafter.spec.num_layers,
-        "num_target_layers": target.num_layers,
-        "target_layer_ids": list(drafter.spec.target_layer_ids),
-        "mask_token_id": drafter.spec.mask_token_id,
-        "markov_rank": drafter.spec.rank,
-        "markov_head_type": "gated",
-        "enable_confidence_head": True,
-        "confidence_head_with_markov": True,
-    }
-    names = LAYOUTS["deepspec"].tensor_name
-    tensors = {names(name): value for name, value in drafter.state_dict().items()}
-    tensors["embed_tokens.weight"] = target.embedding.clone()
-    tensors["lm_head.weight"] = target.lm_head.clone()
-    (folder / "drafter").mkdir()
-    save_file(tensors, folder / "drafter" / "model.safetensors")
-    write_json(folder / "drafter" / "config.json", plain(config))
+    save_drafter(drafter, folder / "drafter", layout="deepspec")
     return f"{folder / 'target'},{folder / 'drafter'}"
-
-
-def plain(config: dict) -> dict:
-    """Return what JSON can hold."""
-    return {k: v for k, v in config.items() if not isinstance(v, torch.dtype)}
