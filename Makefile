@@ -22,7 +22,7 @@ endif
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint types lab tiny clean clean-all
+.PHONY: help demo test test-slow test-all lint types lab notebooks tiny clean clean-all
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' Makefile
@@ -47,8 +47,11 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/python -m mypy
 
-lab: $(STAMP)  ## open the notebooks in JupyterLab
-	$(BIN)/python -m jupyterlab notebooks
+lab: $(STAMP)  ## open the first notebook in JupyterLab
+	$(BIN)/python -m jupyterlab notebooks/01_suffix_decay.ipynb
+
+notebooks: $(STAMP)  ## run all notebooks again and keep their outputs
+	$(BIN)/python notebooks/build.py
 
 tiny: $(STAMP)  ## make the tiny model and its drafters in data/ again (about an hour)
 	$(BIN)/python -m dsparkref train tiny

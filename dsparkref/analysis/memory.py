@@ -63,12 +63,17 @@ class MemoryAcceptance:
 
 @torch.no_grad()
 def block_acceptance(
-    target: Target, drafter: Any, prompt: Sequence[int], reply: Sequence[int]
+    target: Target,
+    drafter: Any,
+    prompt: Sequence[int],
+    reply: Sequence[int],
+    *,
+    every: int = 1,
 ) -> tuple[Float[Tensor, "N K"], Int[Tensor, "N K"], Bool[Tensor, "N K"]]:
     """Return 1 - TV of every draft of every block whose anchor lies in the reply.
 
     Block n starts at token n of the reply, as in decoding, where the first anchor is
-    the first new token. Temperature is 1.
+    the first new token; with ``every`` m, at token n * m. Temperature is 1.
 
     Returns:
         accept_rate [N, K]; the number of the token in the reply that the draft stands
@@ -76,7 +81,7 @@ def block_acceptance(
     """
     ids = as_row([*prompt, *reply], target.device)  # [1, S]
     start = len(prompt)
-    anchors = torch.arange(start, ids.shape[1] - 1, device=ids.device)[None]  # [1, N]
+    anchors = torch.arange(start, ids.shape[1] - 1, every, device=ids.device)[None]
     output = target.forward(ids, drafter.spec.target_layer_ids)
     block = drafter.training_forward(ids, output.hidden, anchors)
     size = drafter.block_size

@@ -6,7 +6,8 @@ made without pyplot, so that nothing is shown or kept behind the caller's back.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,6 +26,20 @@ DRAFTER_COLOURS = {
     "autoregressive": "#555555",
 }
 DRAFTER_MARKERS = dict(zip(DRAFTER_COLOURS, "osD^v.", strict=True))
+# The best drafters of the exact worlds look like the trained ones of their shape.
+LOOKS_LIKE = {
+    "parallel": "dflash",
+    "one token back": "markov",
+    "two tokens back": "rnn",
+    "every draft": "autoregressive",
+}
+OTHER_COLOUR = "#555555"
+# Ways to count the drafts of one drafter: only the right one has its colour.
+COUNTS = {
+    "right": (DRAFTER_COLOURS["dflash"], "o"),
+    "unasked = refused": (OTHER_COLOUR, "X"),
+    "survival": ("#999999", "P"),
+}
 
 Curves = Mapping[str, Sequence[float]]
 
@@ -36,6 +51,7 @@ STYLE = {
     "axes.spines.right": False,
     "svg.fonttype": "none",
 }
+CONDITIONAL_LABEL = "accepted, given all before it\n(share of cycles)"
 # Least distance between two labels at the right edge, in parts of the axis' height.
 LABEL_GAP = 0.062
 
@@ -51,28 +67,58 @@ def suffix_decay_figure(curves: Curves, *, note: str = "") -> Figure:
         ValueError: no curves, or unlike block sizes.
         ModuleNotFoundError: matplotlib is not installed.
     """
-    import matplotlib
-    from matplotlib import figure as figures
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    finding = suffix_decay_finding(curves)
+    return curve_figure(curves, finding, note=note, ylabel=CONDITIONAL_LABEL)
 
+
+def curve_figure(
+    curves: Curves, finding: str, *, ylabel: str, note: str = "", floor: float = 1.0
+) -> Figure:
+    """Draw shares over the position in the block, one curve per name.
+
+    Args:
+        curves: name -> [K] shares in [0, 1]; NaN is left out.
+        finding: the title, a sentence that says what is to be seen.
+        ylabel: what is shared out among what.
+        note: small print below the title.
+        floor: the axis begins no higher than here.
+
+    Raises:
+        ValueError: no curves, or unlike block sizes.
+        ModuleNotFoundError: matplotlib is not installed.
+    """
     sizes = {len(curve) for curve in curves.values()}
     if len(sizes) != 1:
         got = f"sizes {sorted(sizes)}"
         raise problem("curves", "have one block size", "one K for all", got)
     size = sizes.pop()
-    with matplotlib.rc_context(STYLE):
-        layout = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.1)  # inches
-        figure = figures.Figure(figsize=(11, 6.2), dpi=150, layout=layout)
+    with drawing((11, 6.2)) as figure:
         axes = figure.add_subplot()
         for name, curve in curves.items():
             _draw_curve(axes, name, curve)
-        _set_axes(axes, curves, size)
-        axes.set_title(note, loc="left", fontsize=12.5, color="#555555")
-        figure.suptitle(
-            suffix_decay_finding(curves), x=0.02, ha="left", fontsize=18, weight="bold"
-        )
+        _set_axes(axes, curves, size, floor)
+        axes.set_ylabel(ylabel)
+        set_title(figure, finding)
+        axes.set_title(note, loc="left", fontsize=12.5, color=OTHER_COLOUR)
         _label_ends(axes, curves)
     return figure
+
+
+@contextmanager
+def drawing(inches: tuple[float, float]) -> Iterator[Figure]:
+    """Yield an empty figure in the project's style."""
+    import matplotlib
+    from matplotlib import figure as figures
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    with matplotlib.rc_context(STYLE):
+        layout = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.1)  # inches
+        yield figures.Figure(figsize=inches, dpi=150, layout=layout)
+
+
+def set_title(figure: Figure, finding: str) -> None:
+    """Write the finding over a figure."""
+    figure.suptitle(finding, x=0.02, ha="left", fontsize=18, weight="bold")
 
 
 def suffix_decay_finding(curves: Curves) -> str:
@@ -108,28 +154,41 @@ def save_figure(figure: Figure, path: Path) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def _set_axes(axes: Axes, curves: Curves, size: int) -> None:
+def _set_axes(axes: Axes, curves: Curves, size: int, floor: float) -> None:
     lowest = min((y for c in curves.values() for y in c if y == y), default=0.0)
+    lowest = min(lowest, floor)
     axes.set_ylim(max(0.0, math.floor(10 * lowest - 0.2) / 10), 1.01)
     axes.set_xlim(0.85, size + 0.15)
     axes.set_xticks(range(1, size + 1))
     axes.set_xlabel("position of the draft in the block (1 = right after the anchor)")
-    axes.set_ylabel("accepted, given all before it\n(share of cycles)")
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.8)
     axes.set_axisbelow(True)
 
 
 def _draw_curve(axes: Axes, name: str, curve: Sequence[float]) -> None:
-    head = name.split("-")[0]
+    colour, marker = look(name)
     axes.plot(
         range(1, len(curve) + 1),
         curve,
-        color=DRAFTER_COLOURS.get(head, "#555555"),
-        marker=DRAFTER_MARKERS.get(head, "o"),
+        color=colour,
+        marker=marker,
         markersize=9,
-        linewidth=3 if head == "dflash" else 2.2,
+        linewidth=3 if colour == DRAFTER_COLOURS["dflash"] else 2.2,
         label=name,
     )
+
+
+def look(name: str) -> tuple[str, str]:
+    """Return a curve's colour and marker: dflash-k15 has dflash's.
+
+    >>> look("markov-k15") == look("one token back") == ("#0072B2", "s")
+    True
+    """
+    if name in COUNTS:
+        return COUNTS[name]
+    drafter = LOOKS_LIKE.get(name, name.split("-")[0])
+    colour = DRAFTER_COLOURS.get(drafter, OTHER_COLOUR)
+    return colour, DRAFTER_MARKERS.get(drafter, "o")
 
 
 def _label_ends(axes: Axes, curves: Curves) -> None:
@@ -144,7 +203,7 @@ def _label_ends(axes: Axes, curves: Curves) -> None:
     ends = [curves[name][last - 1] for name, last in lasts.items()]
     heights = spread(ends, LABEL_GAP * float(high - low))
     for name, end, height in zip(lasts, ends, heights, strict=True):
-        colour = DRAFTER_COLOURS.get(name.split("-")[0], "#555555")
+        colour = look(name)[0]
         axes.annotate(
             f"{name} {100 * end:.0f} %",
             xy=(lasts[name], end),

@@ -1,0 +1,1 @@
+"""The exercises of the notebooks, one file for each."""
