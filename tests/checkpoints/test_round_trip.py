@@ -110,7 +110,7 @@ def test_interrupted_save_leaves_the_old_folder_and_no_debris(
     save_drafter(drafter, tmp_path / "drafter")
     before = contents(tmp_path / "drafter")
 
-    def fail(*_):
+    def fail(*_, **__):
         raise error("disk full")
 
     monkeypatch.setattr(save, step, fail)
