@@ -74,7 +74,7 @@ def fill(template: str, topic: str, rng: random.Random) -> str:
     >>> fill("Keep it {and}, {by}.", "chess", random.Random(0))
     'Keep it plain and simple, hour by hour.'
     >>> fill("{job}{join} {job}.", "chess", random.Random(0))
-    'study the board, then watch the clock.'
+    'study the board and watch the clock.'
     """
     jobs = [f"{verb} the {noun}" for verb, noun in rng.sample(JOBS[topic], 2)]
     things = draw_things(topic, rng)
