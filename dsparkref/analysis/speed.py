@@ -201,13 +201,14 @@ def _time_loop(
     """Return tokens per second, replies, and the parts of a cycle if there are any."""
     clock = partial(_clock, target)
     prefill, forward, head = Stopwatch(clock), Stopwatch(clock), Stopwatch(clock)
-    cap = {"max_new_tokens": max_new_tokens}
+    cap: dict[str, Any] = {"max_new_tokens": max_new_tokens}
     replies = []
     with ExitStack() as watches:
         watches.enter_context(prefill.watching(target, "prefill"))
         watches.enter_context(forward.watching(target, "forward"))
-        if hasattr(drafter, "head"):
-            watches.enter_context(head.watching(drafter.head, "step"))
+        own_head = getattr(drafter, "head", None)  # a scripted drafter has none
+        if own_head is not None:
+            watches.enter_context(head.watching(own_head, "step"))
         start = clock()
         for prompt in prompts:
             if drafter is None:

@@ -199,5 +199,6 @@ def _same_tensors(expected: Any, got: Any) -> bool:
         a, b = torch.as_tensor(expected).double(), torch.as_tensor(got).double()
     except (TypeError, ValueError, RuntimeError):
         return False
-    close = {"rtol": 0.0, "atol": TOLERANCE, "equal_nan": True}
-    return a.shape == b.shape and torch.allclose(a, b, **close)
+    return a.shape == b.shape and torch.allclose(
+        a, b, rtol=0.0, atol=TOLERANCE, equal_nan=True
+    )

@@ -90,8 +90,8 @@ def check_draft_laws(p_draft: Tensor, shape: Sequence[int]) -> Tensor:
         expected, got = f"V = {shape[-1]}", f"V = {p_draft.shape[-1]}"
         raise problem("p_draft", rule, expected, got, hint)
     if p_draft.shape != shape:
-        expected, got = list(shape), list(p_draft.shape)
-        raise problem("p_draft", "have the shape of p_target", expected, got)
+        rule = "have the shape of p_target"
+        raise problem("p_draft", rule, list(shape), list(p_draft.shape))
     check_probs("p_draft", p_draft)
     return p_draft
 
