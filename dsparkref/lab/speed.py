@@ -83,11 +83,12 @@ def show_speed(
             times(timing.over(slow)),
             times(timing.over(plain)),
             number(timing.accepted_length),
-            f"{timing.equal} of {num_prompts}",
+            f"{timing.equal}/{num_prompts}",
         ]
         for name, timing in timings.items()
     ]
-    columns = ["", "tokens/s", "x HF", "x one-token", "tokens/cycle", "same tokens"]
+    title += "; per cycle: tokens; same: replies equal to HF's"
+    columns = ["", "tokens/s", "over HF", "over 1-token", "per cycle", "same"]
     console.print(make_table(title, columns, rows))
     cycles = {name: timing for name, timing in timings.items() if timing.cycle_times}
     columns = ["ms per cycle", "draft", "its head", "per draft", "verify", "rest", "+"]
@@ -113,6 +114,6 @@ def times(ratio: float) -> str:
     """Return a speed ratio in words that hide nothing.
 
     >>> times(2.5), times(0.8)
-    ('2.50x', '0.80x (slower)')
+    ('2.50x', '0.80x slower')
     """
-    return f"{ratio:.2f}x" + (" (slower)" if ratio < 1 else "")
+    return f"{ratio:.2f}x" + (" slower" if ratio < 1 else "")
