@@ -10,7 +10,6 @@ import copy
 import json
 import platform
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -206,17 +205,10 @@ def _time(step: Step, target: Target, repeats: int) -> float:
     seconds = []
     for _ in range(2 + repeats):
         run = step()
-        _wait(target)
-        start = time.perf_counter()
+        start = target.clock()
         run()
-        _wait(target)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(target.clock() - start)
     return statistics.median(seconds[2:])
-
-
-def _wait(target: Target) -> None:
-    if target.device.type == "cuda":
-        torch.cuda.synchronize(target.device)
 
 
 def _ids(target: Target, rows: int, length: int) -> torch.Tensor:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -178,7 +177,7 @@ def _time_hugging_face(
 ) -> tuple[float, list[list[int]]]:
     """Return tokens per second and the tokens of Hugging Face ``generate``."""
     replies = []
-    start = _clock(target)
+    start = target.clock()
     for prompt in prompts:
         row = as_row(prompt, target.device)
         out = target.model.generate(
@@ -188,7 +187,7 @@ def _time_hugging_face(
             do_sample=False,
         )
         replies.append(out[0, len(prompt) :].tolist())
-    seconds = _clock(target) - start
+    seconds = target.clock() - start
     return sum(map(len, replies)) / seconds, replies
 
 
@@ -199,7 +198,7 @@ def _time_loop(
     max_new_tokens: int,
 ) -> tuple[float, list[Generation], CycleTime | None]:
     """Return tokens per second, replies, and the parts of a cycle if there are any."""
-    clock = partial(_clock, target)
+    clock = target.clock
     prefill, forward, head = Stopwatch(clock), Stopwatch(clock), Stopwatch(clock)
     cap: dict[str, Any] = {"max_new_tokens": max_new_tokens}
     replies = []
@@ -228,10 +227,3 @@ def _time_loop(
 
 def _mean_length(replies: Sequence[Generation]) -> float | None:
     return metrics.accepted_length([c for reply in replies for c in reply.cycles])
-
-
-def _clock(target: Target) -> float:
-    """Return seconds, after the device has done what it was given."""
-    if target.device.type == "cuda":
-        torch.cuda.synchronize(target.device)
-    return time.perf_counter()

@@ -5,7 +5,6 @@ them the target looks at, the target runs once over anchors and drafts, the veri
 keeps a prefix of each row and adds one token of its own: that request's next anchor.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -177,11 +176,11 @@ class Decoding:
 
         Nothing is committed before all is decided. The seconds are the whole cycle's.
         """
-        began = self._clock()
+        began = self.target.clock()
         anchors = torch.cat([row.anchor for row in rows])  # [R]
         proposal = self._propose(rows, anchors)
         lengths = self._verify_lengths(proposal)  # [R]
-        drafted = self._clock()
+        drafted = self.target.clock()
         longest = int(lengths.max())
         drafts, p_draft = proposal.tokens[:, :longest], proposal.p_draft[:, :longest]
         sessions = SessionBatch(self.target, [row.session for row in rows])
@@ -193,7 +192,7 @@ class Decoding:
             drafts, p_draft, p_target, _one_table(uniforms), verify_len=lengths
         )
         sessions.commit((1 + verdict.num_accepted).tolist())
-        seconds = drafted - began, self._clock() - drafted
+        seconds = drafted - began, self.target.clock() - drafted
         traces = []
         for index, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
             own_proposal, own_verdict = _row(proposal, index), _row(verdict, index)
@@ -266,12 +265,6 @@ class Decoding:
             draw_uniforms((1, length + 1), generator=row.generator, device=device)[0]
             for row, length in zip(rows, lengths, strict=True)
         ]
-
-    def _clock(self) -> float:
-        """Return seconds, after the device has done what it was given."""
-        if self.target.device.type == "cuda":
-            torch.cuda.synchronize(self.target.device)
-        return time.perf_counter()
 
 
 def check_offers(name: str, value: Any, *members: str) -> None:

@@ -5,6 +5,7 @@ the cache argument, and how tokens are taken back out of a cache.
 """
 
 import inspect
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,6 +71,12 @@ class Target:
     def device(self) -> torch.device:
         """Where the model's weights are."""
         return self.embedding.device
+
+    def clock(self) -> float:
+        """Return seconds, after the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
     @property
     def dtype(self) -> torch.dtype:
