@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from dsparkref.checkpoints.files import write_json
+from dsparkref.checkpoints.files import data_folder, write_json
 from dsparkref.decode.target import Target
-from dsparkref.shapes import check_range, dtype_name, problem
+from dsparkref.shapes import check_known, check_range, dtype_name, problem
 from dsparkref.verify.scheduler import StepsPerSecond
 
 # New features that a drafter takes in per cycle; a few, as in decoding.
@@ -157,6 +157,19 @@ def read_profile(path: Path) -> Profile:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         rule, expected = "be a measured table", "what `dsparkref profile` writes"
         raise problem("profile", rule, expected, f"{path.name} ({error})") from None
+
+
+def load_measured(device: str = "cpu-x86_64") -> Profile:
+    """Return a table that ships in ``data/measured/``, by its device's name.
+
+    >>> shipped = load_measured()
+    >>> shipped.model, shipped.steps_per_second(rows=64).capacity
+    ('tiny, markov, K = 7', 512)
+    """
+    folder = data_folder() / "measured"
+    known = tuple(path.stem for path in sorted(folder.glob("*.json")))
+    check_known("device", device, known)
+    return read_profile(folder / f"{device}.json")
 
 
 # Each timed step gets its own copy of what it would change; the copy is not timed.

@@ -11,6 +11,7 @@ from dsparkref.analysis import profile as profiling
 from dsparkref.analysis.profile import (
     Point,
     Profile,
+    load_measured,
     profile_pair,
     read_profile,
     write_profile,
@@ -122,3 +123,18 @@ def test_the_numbers_do_not_depend_on_the_global_stream(target):
     torch.manual_seed(1)
     first = profiling._ids(target, 2, 5)
     assert first.equal(profiling._ids(target, 2, 5))
+
+
+def test_the_shipped_table_says_what_it_is_and_has_the_cliff():
+    """From 64 rows of one token to 64 of two costs about two of the later steps."""
+    shipped = load_measured()
+    assert (shipped.model, shipped.dtype) == ("tiny, markov, K = 7", "float32")
+    assert {p.tokens for p in shipped.points} == set(range(1, 9))
+    seconds = [p.verify_seconds for p in shipped.points if p.rows == 64]
+    cliff, later = seconds[1] - seconds[0], (seconds[7] - seconds[1]) / 6
+    assert 1.5 < cliff / later < 3
+    alone = [p.verify_seconds for p in shipped.points if p.rows == 1]
+    assert alone[7] < 1.5 * alone[0]
+    assert seconds[7] > 3 * seconds[0]
+    with pytest.raises(ValueError, match=r"device must be a known name: .*cpu-x86_64"):
+        load_measured("abacus")
