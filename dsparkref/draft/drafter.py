@@ -329,12 +329,12 @@ class Drafter(nn.Module):
     ) -> Proposal:
         """Walk the head through the block, each step fed with what was just drawn."""
         previous = anchors
-        tokens, p_draft, draft_logits, confidence = [], [], [], []
+        tokens, p_draft, draft_logits, features = [], [], [], []
         for k in range(self.block_size):
             bias, state = self.head.step(state, previous, hidden[:, k])
+            features.append(self.head.features(state, previous))
             logits = self.spread(base_logits[:, k] + bias)  # [B, V]
             probs = make_law(widen(logits), temperature, top_k, top_p)
-            confidence.append(self._confidence_logit(hidden[:, k], state, previous))
             previous = invert_cdf(probs, uniforms[:, k])  # [B]
             tokens.append(previous)
             p_draft.append(probs)
@@ -347,7 +347,7 @@ class Drafter(nn.Module):
             draft_logits=corrected,
             base_logits=self.spread(base_logits),
             hidden=hidden,
-            confidence=self._calibrated(_stack(confidence)),
+            confidence=self._calibrated(self._confidence_logits(hidden, features)),
         )
 
     def _drafting_slots(
@@ -365,22 +365,26 @@ class Drafter(nn.Module):
         self, hidden: Tensor, base_logits: Tensor, prev_tokens: Tensor, state: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Walk the head over given tokens: U + B [B, K, V], confidence [B, K]."""
-        draft_logits, confidence = [], []
+        draft_logits, features = [], []
         for k in range(self.block_size):
             previous = prev_tokens[:, k]
             bias, state = self.head.step(state, previous, hidden[:, k])
+            features.append(self.head.features(state, previous))
             draft_logits.append(base_logits[:, k] + bias)
-            confidence.append(self._confidence_logit(hidden[:, k], state, previous))
-        return self.spread(torch.stack(draft_logits, dim=1)), _stack(confidence)
+        corrected = self.spread(torch.stack(draft_logits, dim=1))  # [B, K, V]
+        return corrected, self._confidence_logits(hidden, features)
 
-    def _confidence_logit(
-        self, hidden: Tensor, state: Any, previous: Tensor
+    def _confidence_logits(
+        self, hidden: Tensor, features: list[Tensor]
     ) -> Tensor | None:
-        """Return the logit of c_k [B]; no gradient goes back through its input."""
+        """Return the logits of c [B, K]; no gradient goes back through their input.
+
+        ``features``: what the head had to say at each of the K steps, [B, C].
+        """
         if self.confidence is None:
             return None
-        features = self.head.features(state, previous)
-        return self.confidence(hidden.detach(), features.detach())
+        from_head = torch.stack(features, dim=1)  # [B, K, C]
+        return self.confidence(hidden.detach(), from_head.detach())
 
     def _calibrated(self, logits: Tensor | None) -> Tensor | None:
         """Return c = sigmoid(logit / temperature), in float32 or wider."""
@@ -409,8 +413,3 @@ class Drafter(nn.Module):
 def _frozen(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape), requires_grad=False)
 
-
-def _stack(columns: list[Tensor | None]) -> Tensor | None:
-    """Stack K columns [B] to [B, K]; None where there is no confidence head."""
-    given = [column for column in columns if column is not None]
-    return torch.stack(given, dim=1) if given else None
