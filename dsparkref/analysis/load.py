@@ -11,7 +11,8 @@ Every policy meets the same arrivals and, request by request, the same cycles.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import truediv
 from statistics import fmean, quantiles
 
 import torch
@@ -33,32 +34,58 @@ class Recorded:
     num_accepted: Tensor
     # K, drafts per cycle
     block_size: int
+    # [n], the kind of request a cycle is from, 0, 1, ...; None: all are of one kind
+    kind: Tensor | None = None
 
 
-def record_cycles(traces: Sequence[CycleTrace]) -> Recorded:
+def record_cycles(*kinds: Sequence[CycleTrace]) -> Recorded:
     """Keep what a simulation replays of each cycle.
 
-    Cycles that a stop token or the cap cut short say nothing about the drafts behind
-    the cut and are left out; truncated ones are refused.
+    Each argument holds the cycles of one kind of request, such as those of one domain:
+    a simulated request meets cycles of one kind alone. Cycles that a stop token or the
+    cap cut short say nothing about the drafts behind the cut and are left out;
+    truncated ones are refused.
 
     Raises:
-        ValueError: a cycle that did not verify its whole block; no whole cycle.
+        ValueError: a cycle that did not verify its whole block; a kind without a whole
+            cycle.
     """
-    whole = [trace for trace in traces if trace.next_token is not None]
-    if not whole:
+    whole = [[t for t in traces if t.next_token is not None] for traces in kinds]
+    if not all(whole) or not whole:
         raise problem("traces", "hold cycles", "at least one that was not cut", "none")
-    for trace in traces:
+    for trace in (trace for traces in kinds for trace in traces):
         if trace.verify_len < len(trace.drafts):
             hint = "Record with policy=None."
             expected = f"verify_len {len(trace.drafts)}"
             rule = "be untruncated"
             raise problem("traces", rule, expected, trace.verify_len, hint)
-    known = [trace.confidence for trace in whole if trace.confidence is not None]
+    flat = [trace for traces in whole for trace in traces]
+    known = [trace.confidence for trace in flat if trace.confidence is not None]
+    counts = torch.tensor([len(traces) for traces in whole])
     return Recorded(
-        confidence=torch.tensor(known) if len(known) == len(whole) else None,
-        num_accepted=torch.tensor([trace.num_accepted for trace in whole]),
-        block_size=len(whole[0].drafts),
+        confidence=torch.tensor(known) if len(known) == len(flat) else None,
+        num_accepted=torch.tensor([trace.num_accepted for trace in flat]),
+        block_size=len(flat[0].drafts),
+        kind=torch.arange(len(whole)).repeat_interleave(counts),
     )
+
+
+@dataclass(frozen=True)
+class Autoregressive(Policy):
+    """The engine without a drafter: one token per request and step.
+
+    Not ``FixedLength(0)``, whose drafter works in vain.
+    """
+
+    def verify_lengths(
+        self,
+        confidence: Tensor | None,
+        *,
+        block_size: int,
+        num_requests: int = 1,
+    ) -> Tensor:
+        """Return 0 for each request."""
+        return torch.zeros(num_requests, dtype=torch.long)
 
 
 @dataclass(frozen=True)
@@ -85,70 +112,70 @@ class LoadResult:
     steps: int
 
 
+# verify lengths of a step, whether drafts were made -> seconds, such as a StepClock
+StepSeconds = Callable[[Sequence[int], bool], float]
+
+
 @dataclass
 class User:
-    """One request on the simulated clock."""
+    """One request of a load."""
 
     # seconds
     arrived: float
-    # tokens still to come
-    left: int
     # numbers of the recorded cycles it will meet, in order
-    script: list[int]
+    script: list[int] = field(default_factory=list)
     # seconds
     admitted: float = 0.0
     # seconds
     finished: float = 0.0
     # steps so far
     cycles: int = 0
+    # tokens so far, those of its cycles
+    tokens: int = 0
+    # 1 where the first token came from reading the prompt; a replay reads none
+    from_prefill: int = 0
 
 
 def simulate_load(
     recorded: Recorded,
-    steps_per_second: Callable[[int], float],
+    step_seconds: StepSeconds,
     policy: Policy,
     *,
     rate: float,
     concurrency: int,
     num_requests: int = 100,
     tokens: int = 64,
-    draft_seconds: float = 0.0,
     seed: int = 0,
 ) -> LoadResult:
     """Serve ``num_requests`` requests and report speed, latency and batch sizes.
 
     Args:
-        recorded: cycles to replay.
-        steps_per_second: from tokens in the batch to steps per second, such as a
-            measured ``StepsPerSecond``; one that refuses a batch ends the simulation.
-        policy: ``FixedLength(0)`` is the engine without speculation.
+        recorded: cycles to replay; requests are of its kinds in turn.
+        step_seconds: the seconds of a step, such as a ``StepClock``; one that refuses
+            a step ends the simulation.
+        policy: ``Autoregressive()`` is the engine without a drafter.
         rate: arrivals per second, exponential gaps; inf: all are there at once.
         concurrency: places; who finds none waits, first come, first served.
         tokens: tokens of each reply.
-        draft_seconds: what drafting adds to each step in which a draft is verified.
         seed: of arrivals and of the order in which cycles are replayed.
 
     >>> recorded = Recorded(None, torch.tensor([2]), block_size=4)  # always 2 of 4
     >>> from dsparkref.verify.policies import FixedLength
     >>> load = {"rate": float("inf"), "concurrency": 1, "num_requests": 1, "tokens": 6}
+    >>> def step_seconds(lengths, drafted):
+    ...     return 0.1 * (len(lengths) + sum(lengths))
     >>> for k in 0, 2, 4:  # 6 steps of 1 token; 2 of 3; 2 of 3, two drafts in vain
-    ...     result = simulate_load(recorded, lambda b: 10 / b, FixedLength(k), **load)
+    ...     result = simulate_load(recorded, step_seconds, FixedLength(k), **load)
     ...     print(result.steps, round(result.throughput, 2))
     6 10.0
     2 10.0
     2 6.0
     """
-    check_range("rate", rate if rate != float("inf") else 1.0, 0.0, open_low=True)
-    for name, value in (
-        ("concurrency", concurrency),
-        ("num_requests", num_requests),
-        ("tokens", tokens),
-    ):
-        check_range(name, value, 1, integer=True)
-    check_range("draft_seconds", draft_seconds, 0.0)
+    check_load(rate, concurrency, num_requests, tokens)
     users = _arrivals(recorded, rate, num_requests, tokens, seed)
+    drafted = not isinstance(policy, Autoregressive)
     policy, clock = policy.start(), users[0].arrived
-    waiting, running, batches = list(users), list[User](), list[tuple[int, int]]()
+    waiting, running, steps = list(users), list[User](), list[list[int]]()
     while waiting or running:
         if not running:
             clock = max(clock, waiting[0].arrived)
@@ -156,30 +183,47 @@ def simulate_load(
             running.append(waiting.pop(0))
             running[-1].admitted = clock
         lengths, gains = _step(recorded, policy, running)
-        batch = len(running) + sum(lengths)
-        batches.append((len(running), batch))
-        clock += 1 / steps_per_second(batch) + draft_seconds * any(lengths)
+        steps.append(lengths)
+        clock += step_seconds(lengths, drafted)
         for user, gain in zip(running, gains, strict=True):
-            user.left -= min(gain, user.left)
+            user.tokens = min(user.tokens + gain, tokens)
             user.cycles += 1
             user.finished = clock
-        running = [user for user in running if user.left]
-    return _result(users, tokens, batches)
+        running = [user for user in running if user.tokens < tokens]
+    return load_result(users, steps)
+
+
+def check_load(rate: float, concurrency: int, num_requests: int, tokens: int) -> None:
+    """Check the numbers of a load, simulated or real."""
+    check_range("rate", rate if rate != float("inf") else 1.0, 0.0, open_low=True)
+    check_range("concurrency", concurrency, 1, integer=True)
+    check_range("num_requests", num_requests, 1, integer=True)
+    check_range("tokens", tokens, 1, integer=True)
+
+
+def arrival_times(rate: float, num_requests: int, seed: int) -> list[float]:
+    """Return when requests arrive, in seconds: gaps are exponential, all 0 at inf."""
+    generator = torch.Generator().manual_seed(seed)
+    uniforms = torch.rand(num_requests, generator=generator, dtype=torch.float64)
+    return (-torch.log1p(-uniforms) / rate).cumsum(0).tolist()
 
 
 def _arrivals(
     recorded: Recorded, rate: float, num_requests: int, tokens: int, seed: int
 ) -> list[User]:
     """Draw arrival times and the cycles each request will meet."""
-    generator = torch.Generator().manual_seed(seed)
-    uniforms = torch.rand(num_requests, generator=generator, dtype=torch.float64)
-    times = (-torch.log1p(-uniforms) / rate).cumsum(0).tolist()
-    shape = num_requests, tokens  # a cycle gives a token or more
-    scripts = torch.randint(len(recorded.num_accepted), shape, generator=generator)
-    return [
-        User(arrived, tokens, script)
-        for arrived, script in zip(times, scripts.tolist(), strict=True)
-    ]
+    kind = recorded.kind
+    if kind is None:
+        kind = torch.zeros(len(recorded.num_accepted), dtype=torch.long)
+    pools = [torch.where(kind == one)[0] for one in range(int(kind.max()) + 1)]
+    generator = torch.Generator().manual_seed(seed + 1)
+    users = []
+    for number, arrived in enumerate(arrival_times(rate, num_requests, seed)):
+        pool = pools[number % len(pools)]
+        drawn = torch.randint(len(pool), (tokens,), generator=generator)
+        # a cycle gives a token or more: no reply takes more than ``tokens`` of them
+        users.append(User(arrived, pool[drawn].tolist()))
+    return users
 
 
 def _step(
@@ -197,24 +241,22 @@ def _step(
     return lengths.tolist(), gains.tolist()
 
 
-def _result(
-    users: Sequence[User], tokens: int, batches: Sequence[tuple[int, int]]
-) -> LoadResult:
-    """Average over requests and steps."""
+def load_result(users: Sequence[User], steps: Sequence[Sequence[int]]) -> LoadResult:
+    """Average over requests, and over steps given by their verify lengths."""
     latencies = [user.finished - user.arrived for user in users]
+    replies = [user.from_prefill + user.tokens for user in users]
     served = [user.finished - user.admitted for user in users]
     total = max(user.finished for user in users) - users[0].arrived
     cycles = sum(user.cycles for user in users)
-    verified = sum(batch - requests for requests, batch in batches)
     slowest = quantiles(latencies, n=20)[-1] if len(users) > 1 else latencies[0]
     return LoadResult(
-        throughput=len(users) * tokens / total,
-        user_speed=fmean(tokens / seconds for seconds in served),
+        throughput=sum(replies) / total,
+        user_speed=fmean(map(truediv, replies, served)),
         latency=fmean(latencies),
         latency_p95=slowest,
-        accepted_length=len(users) * tokens / cycles,
-        verify_len=verified / cycles,
-        batch_requests=fmean(requests for requests, _ in batches),
-        batch_tokens=fmean(batch for _, batch in batches),
-        steps=len(batches),
+        accepted_length=sum(user.tokens for user in users) / cycles,
+        verify_len=sum(map(sum, steps)) / cycles,
+        batch_requests=fmean(map(len, steps)),
+        batch_tokens=fmean(len(lengths) + sum(lengths) for lengths in steps),
+        steps=len(steps),
     )

@@ -62,21 +62,57 @@ class Profile:
     repeats: int
     points: tuple[Point, ...]
 
+    def __str__(self) -> str:
+        """Say in a line what was measured, where and when."""
+        where = f"{self.device}, {self.dtype}, {self.threads} threads"
+        return f"{self.model} on {where}, measured {self.date}"
+
     def steps_per_second(self, rows: int) -> StepsPerSecond:
         """Return SPS(B) for ``rows`` requests: 1 / (T_draft + T_verify), B = rows n.
 
         Raises:
-            ValueError: that number of rows was not measured.
+            ValueError: as ``at``.
         """
-        found = {
-            rows * point.tokens: 1 / (point.draft_seconds + point.verify_seconds)
-            for point in self.points
-            if point.rows == rows
-        }
-        if not found:
-            known = sorted({point.rows for point in self.points})
-            raise problem("rows", "be measured", f"one of {known}", rows)
-        return StepsPerSecond(found)
+        return StepsPerSecond(
+            {
+                rows * point.tokens: 1 / (point.draft_seconds + point.verify_seconds)
+                for point in self.at(rows)
+            }
+        )
+
+    def at(self, rows: int) -> list[Point]:
+        """Return the points of ``rows`` requests, by rising tokens.
+
+        Between two measured numbers of requests, seconds run on a straight line.
+
+        Raises:
+            ValueError: fewer or more requests than were measured.
+        """
+        known = sorted({point.rows for point in self.points})
+        if not known[0] <= rows <= known[-1]:
+            raise problem("rows", "be measured", f"{known[0]} to {known[-1]}", rows)
+        low, high = (
+            max(n for n in known if n <= rows),
+            min(n for n in known if n >= rows),
+        )
+        part = (rows - low) / max(high - low, 1)
+
+        def between(below: float, above: float) -> float:
+            return below + part * (above - below)
+
+        lower, upper = self._by_tokens(low), self._by_tokens(high)
+        return [
+            Point(
+                rows,
+                tokens,
+                between(lower[tokens].draft_seconds, upper[tokens].draft_seconds),
+                between(lower[tokens].verify_seconds, upper[tokens].verify_seconds),
+            )
+            for tokens in sorted(lower.keys() & upper.keys())
+        ]
+
+    def _by_tokens(self, rows: int) -> dict[int, Point]:
+        return {point.tokens: point for point in self.points if point.rows == rows}
 
 
 def profile_pair(

@@ -8,8 +8,9 @@ tokens before x_k, never x_k; `PrefixScheduler` on these and on other requests;
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -25,6 +26,10 @@ from dsparkref.verify.scheduler import (
     free_places,
     schedule_prefixes,
 )
+
+# SPS(B); or a function that gives the SPS(B) of a number of requests, since how long
+# B tokens take depends on how many rows they stand in
+SpeedTable: TypeAlias = StepsPerSecond | Callable[[int], StepsPerSecond]
 
 
 @runtime_checkable
@@ -150,10 +155,10 @@ class PrefixScheduler(Policy):
     """
 
     # SPS(B), measured
-    steps_per_second: StepsPerSecond
+    steps_per_second: SpeedTable
 
     def __post_init__(self) -> None:
-        check_table(self.steps_per_second)
+        check_speed(self.steps_per_second)
 
     def verify_lengths(
         self,
@@ -168,7 +173,8 @@ class PrefixScheduler(Policy):
             ValueError: no confidence head, more requests than the table has tokens.
         """
         chances = survival(_given(confidence, block_size, self))
-        return schedule_prefixes(chances, self.steps_per_second)
+        sps = speed_at(self.steps_per_second, len(chances))
+        return schedule_prefixes(chances, sps)
 
 
 @dataclass
@@ -190,12 +196,12 @@ class LaggedPrefixScheduler(Policy):
     """
 
     # SPS(B), measured
-    steps_per_second: StepsPerSecond
+    steps_per_second: SpeedTable
     # steps, >= 1; two where the next step is prepared while this one runs
     lag: int = 2
 
     def __post_init__(self) -> None:
-        check_table(self.steps_per_second)
+        check_speed(self.steps_per_second)
         check_range("lag", self.lag, 1, integer=True)
         self._wanted: deque[int] = deque(maxlen=self.lag)  # drafts, oldest first
 
@@ -216,7 +222,7 @@ class LaggedPrefixScheduler(Policy):
             ValueError: no confidence head, more requests than the table has tokens.
         """
         chances = survival(_given(confidence, block_size, self))
-        sps = self.steps_per_second
+        sps = speed_at(self.steps_per_second, len(chances))
         wanted = int(schedule_prefixes(chances, sps, early_stop=False).sum())
         if len(self._wanted) == self.lag:  # requests may have come since: clip
             budget = min(self._wanted[0], free_places(len(chances), sps))
@@ -225,6 +231,24 @@ class LaggedPrefixScheduler(Policy):
             lengths = schedule_prefixes(chances, sps)
         self._wanted.append(wanted)
         return lengths
+
+
+def check_speed(value: object) -> None:
+    """Check that a value is a table, or a function that gives one."""
+    if not callable(value):
+        check_table(value)
+
+
+def speed_at(speed: SpeedTable, num_requests: int) -> StepsPerSecond:
+    """Return SPS(B) for a step of ``num_requests`` requests.
+
+    >>> alone, many = StepsPerSecond({1: 100.0}), StepsPerSecond({8: 40.0})
+    >>> speed_at(lambda requests: alone if requests == 1 else many, 1) is alone
+    True
+    """
+    found = speed if isinstance(speed, StepsPerSecond) else speed(num_requests)
+    check_table(found)
+    return found
 
 
 def _given(confidence: Tensor | None, block_size: int, policy: Policy) -> Tensor:

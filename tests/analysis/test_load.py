@@ -7,21 +7,32 @@ import torch
 from tiny_models import random_ids, tiny_drafter, tiny_target
 
 from dsparkref import ConfidenceThreshold, FixedLength, generate
-from dsparkref.analysis.load import Recorded, record_cycles, simulate_load
+from dsparkref.analysis.load import (
+    Autoregressive,
+    Recorded,
+    arrival_times,
+    record_cycles,
+    simulate_load,
+)
 from dsparkref.verify.policies import Policy
 
 INF = float("inf")
 CONFIDENCE = torch.tensor([[0.9, 0.8, 0.2], [0.3, 0.9, 0.9], [0.9, 0.9, 0.9]])
 RECORDED = Recorded(CONFIDENCE, torch.tensor([2, 0, 3]), block_size=3)
 ALWAYS_TWO = Recorded(None, torch.tensor([2]), block_size=3)
-POLICIES = [FixedLength(0), FixedLength(3), ConfidenceThreshold(0.5)]
+POLICIES = [Autoregressive(), FixedLength(0), FixedLength(3), ConfidenceThreshold(0.5)]
+
+
+def at(rate):
+    """The seconds of a step from steps per second over its tokens."""
+    return lambda lengths, drafted: 1 / rate(len(lengths) + sum(lengths))
 
 
 def test_two_users_one_place():
     """10 steps of one token a second each, one after the other: 5 s and 10 s."""
     got = simulate_load(
         ALWAYS_TWO,
-        lambda batch: 2.0,
+        at(lambda batch: 2.0),
         FixedLength(0),
         rate=INF,
         concurrency=1,
@@ -36,15 +47,19 @@ def test_two_users_one_place():
 def test_two_users_two_places():
     """Together: 4 steps of 2 x (1 + 2) tokens; the last step gives one of its three."""
     batches = []
+
+    def step_seconds(lengths, drafted):
+        batches.append(len(lengths) + sum(lengths))
+        return batches[-1] / 12 + 0.25 * drafted
+
     got = simulate_load(
         ALWAYS_TWO,
-        lambda batch: batches.append(batch) or 12 / batch,
+        step_seconds,
         FixedLength(2),
         rate=INF,
         concurrency=2,
         num_requests=2,
         tokens=10,
-        draft_seconds=0.25,
     )
     assert batches == [6] * 4
     assert (got.latency, got.latency_p95) == (3.0, 3.0)  # 4 x (1/2 + 1/4) s
@@ -53,24 +68,37 @@ def test_two_users_two_places():
     assert got.verify_len == 2.0
 
 
-def test_drafting_costs_nothing_where_nothing_is_verified():
+def test_only_an_engine_without_a_drafter_saves_the_draft_pass():
+    """A scheduler that verifies nothing has still paid for what it looked at."""
     options = {"rate": INF, "concurrency": 1, "num_requests": 1, "tokens": 4}
-    for seconds in (0.0, 9.0):
-        got = simulate_load(
-            ALWAYS_TWO,
-            lambda _: 1.0,
-            FixedLength(0),
-            draft_seconds=seconds,
-            **options,
-        )
-        assert got.latency == 4.0
+    found = [
+        simulate_load(RECORDED, lambda _, drafted: 1.0 + drafted, policy, **options)
+        for policy in (Autoregressive(), FixedLength(0), ConfidenceThreshold(1.0))
+    ]
+    assert [result.latency for result in found] == [4.0, 8.0, 8.0]
+    assert {result.accepted_length for result in found} == {1.0}
+
+
+def test_requests_of_one_kind_meet_cycles_of_that_kind():
+    """Kinds in turn: always 0 kept, always 3 kept; so 4 steps and 1 step of 4."""
+    kinds = Recorded(None, torch.tensor([3, 0, 3]), 3, kind=torch.tensor([1, 0, 1]))
+    running = []
+
+    def step_seconds(lengths, drafted):
+        running.append(len(lengths))
+        return 1.0
+
+    options = {"rate": INF, "concurrency": 4, "num_requests": 4, "tokens": 4}
+    got = simulate_load(kinds, step_seconds, FixedLength(3), **options)
+    assert running == [4, 2, 2, 2]
+    assert got.latency == (4 + 1 + 4 + 1) / 4
 
 
 def test_a_replayed_cycle_gives_what_its_length_allows():
     """Lengths 2, 0, 3 of runs 2, 0, 3: 3, 1 and 4 tokens; nothing verified in vain."""
     got = simulate_load(
         RECORDED,
-        lambda _: 1.0,
+        at(lambda _: 1.0),
         ConfidenceThreshold(0.5),
         rate=INF,
         concurrency=50,
@@ -87,7 +115,7 @@ def test_the_same_seed_gives_the_same_load(policy):
 
     def run(seed):
         return simulate_load(
-            RECORDED, lambda batch: 40 / (4 + batch), policy, seed=seed, **options
+            RECORDED, at(lambda batch: 40 / (4 + batch)), policy, seed=seed, **options
         )
 
     before = torch.get_rng_state()
@@ -99,14 +127,14 @@ def test_every_policy_meets_the_same_cycles():
     """With a clock that ignores the batch, more verified never means more steps."""
     options = {"rate": 2.0, "concurrency": 3, "num_requests": 20, "tokens": 30}
     results = [
-        simulate_load(RECORDED, lambda _: 5.0, policy, **options)
+        simulate_load(RECORDED, at(lambda _: 5.0), policy, **options)
         for policy in (FixedLength(0), FixedLength(1), FixedLength(2), FixedLength(3))
     ]
     lengths = [result.accepted_length for result in results]
     assert lengths == sorted(lengths)
     assert len(set(lengths)) == 4
     threshold = simulate_load(
-        RECORDED, lambda _: 5.0, ConfidenceThreshold(0.5), **options
+        RECORDED, at(lambda _: 5.0), ConfidenceThreshold(0.5), **options
     )
     assert threshold.accepted_length == results[3].accepted_length
     assert threshold.verify_len < results[3].verify_len
@@ -116,7 +144,7 @@ def test_a_heavier_load_is_served_faster_in_all_and_slower_for_each():
     options = {"concurrency": 16, "num_requests": 80, "tokens": 20}
     light, heavy = (
         simulate_load(
-            RECORDED, lambda b: 100 / (8 + b), FixedLength(3), rate=rate, **options
+            RECORDED, at(lambda b: 100 / (8 + b)), FixedLength(3), rate=rate, **options
         )
         for rate in (0.2, 50.0)
     )
@@ -141,7 +169,7 @@ def test_the_policy_sees_all_running_requests_and_starts_once():
 
     policy = Noted()
     options = {"rate": INF, "concurrency": 3, "num_requests": 5, "tokens": 4}
-    simulate_load(RECORDED, lambda _: 1.0, policy, **options)
+    simulate_load(RECORDED, at(lambda _: 1.0), policy, **options)
     assert policy.starts == 1
     assert policy.shown[0] == (3, 3, 3)
     assert all(rows == number <= 3 for rows, number, _ in policy.shown)
@@ -154,9 +182,9 @@ def test_an_engine_that_refuses_a_batch_ends_the_simulation():
         return 1.0
 
     options = {"rate": INF, "concurrency": 3, "num_requests": 3, "tokens": 4}
-    simulate_load(RECORDED, limited, FixedLength(1), **options)
+    simulate_load(RECORDED, at(limited), FixedLength(1), **options)
     with pytest.raises(ValueError, match="beyond the table"):
-        simulate_load(RECORDED, limited, FixedLength(3), **options)
+        simulate_load(RECORDED, at(limited), FixedLength(3), **options)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +195,6 @@ def test_an_engine_that_refuses_a_batch_ends_the_simulation():
         ({"concurrency": 0}, ValueError),
         ({"num_requests": 2.5}, TypeError),
         ({"tokens": 0}, ValueError),
-        ({"draft_seconds": -1.0}, ValueError),
     ],
     ids=str,
 )
@@ -175,7 +202,7 @@ def test_bad_loads_are_refused_by_name(options, error, no_shape_checks):
     (name,) = options
     options = {"rate": 1.0, "concurrency": 1} | options
     with pytest.raises(error, match=f"{name} must be in range"):
-        simulate_load(RECORDED, lambda _: 1.0, FixedLength(0), **options)
+        simulate_load(RECORDED, at(lambda _: 1.0), FixedLength(0), **options)
 
 
 def test_recording_real_cycles():
@@ -188,10 +215,22 @@ def test_recording_real_cycles():
     assert got.num_accepted.tolist() == [cycle.num_accepted for cycle in whole]
     assert got.confidence.shape == (len(whole), 4)
     assert got.block_size == 4
+    assert got.kind.tolist() == [0] * len(whole)
+    both = record_cycles(cycles, cycles[:2])
+    assert both.kind.bincount().tolist() == [len(whole), 2]
     without = [replace(cycle, confidence=None) for cycle in cycles]
     assert record_cycles(without).confidence is None
     short = generate(target, drafter, prompt, policy=FixedLength(2), **options).cycles
     with pytest.raises(ValueError, match=r"traces must be untruncated: .* 4, got 2"):
         record_cycles(short)
-    with pytest.raises(ValueError, match="traces must hold cycles"):
-        record_cycles([])
+    for kinds in ([], [[]], [cycles, []]):
+        with pytest.raises(ValueError, match="traces must hold cycles"):
+            record_cycles(*kinds)
+
+
+def test_arrivals_are_the_same_whatever_is_served():
+    times = arrival_times(4.0, 20_000, seed=3)
+    assert times == sorted(times)
+    assert times[-1] / 20_000 == pytest.approx(1 / 4, rel=0.03)
+    assert arrival_times(4.0, 5, seed=3) == times[:5]
+    assert arrival_times(INF, 3, seed=3) == [0.0] * 3

@@ -79,8 +79,21 @@ def test_steps_per_second_leave_no_cost_out():
     alone = measured.steps_per_second(1)
     assert (alone(1), alone(2), alone(3), alone.capacity) == (2.0, 1.5, 1.0, 3)
     assert measured.steps_per_second(4)(8) == 0.5
-    with pytest.raises(ValueError, match=r"rows must be measured: .*\[1, 4\], got 2"):
-        measured.steps_per_second(2)
+    with pytest.raises(ValueError, match=r"rows must be measured: .*1 to 4, got 5"):
+        measured.steps_per_second(5)
+
+
+def test_between_two_numbers_of_requests_seconds_run_on_a_line():
+    """Only tokens that both have: 2 rows of 1 lie a third of the way from 1 to 4."""
+    measured = profile(
+        Point(1, 1, 0.25, 0.25), Point(1, 3, 0.25, 0.75), Point(4, 1, 0.55, 1.75)
+    )
+    (point,) = measured.at(2)
+    assert (point.rows, point.tokens) == (2, 1)
+    assert point.draft_seconds == pytest.approx(0.35)
+    assert point.verify_seconds == pytest.approx(0.75)
+    assert measured.steps_per_second(2)(2) == pytest.approx(1 / 1.1)
+    assert measured.at(1) == list(measured.points[:2])
 
 
 def test_the_file_gives_the_profile_back(tmp_path):
