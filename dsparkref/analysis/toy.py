@@ -208,7 +208,7 @@ def best_drafter(
     >>> [round(p, 2) for p in course.tolist()]  # of the last two words
     [0.0, 0.0, 0.0, 0.7, 0.3]
     """
-    _check_tables("target", target)
+    check_tables("target", target)
     check_known("objective", objective, OBJECTIVES)
     if memory is not None:
         check_range("memory", memory, 0, integer=True)
@@ -248,7 +248,7 @@ def exact_survival(target: Laws, draft: Laws) -> Float[Tensor, " K"]:
     [1.0, 0.5, 0.5]
     [1.0, 1.0, 1.0]
     """
-    _check_pair(target, draft, len(draft))
+    check_pair(target, draft, len(draft))
     survival, standing = [], torch.ones((), dtype=torch.float64)
     for wanted, drafted in zip(target, draft, strict=False):
         standing = standing[..., None] * torch.minimum(wanted, drafted)
@@ -294,7 +294,7 @@ def simulate(
     [2, 2, 2, 2]
     """
     check_range("count", count, 1, integer=True)
-    _check_pair(target, draft, len(draft) + 1)
+    check_pair(target, draft, len(draft) + 1)
     block, device = len(draft), draft[0].device
     shape = (count, 2 * block + 1)  # a number for each draft, coin and bonus
     uniforms = draw_uniforms(shape, generator=as_generator(generator), device=device)
@@ -329,7 +329,7 @@ def rows_along(laws: Laws, tokens: Int[Tensor, "n k"]) -> Float[Tensor, "n table
     return torch.stack(rows, dim=1)  # [n, tables, V]
 
 
-def _check_tables(name: str, tables: Laws) -> int:
+def check_tables(name: str, tables: Laws) -> int:
     """Check that table k is a law of token k given k others; return V."""
     if isinstance(tables, Tensor) or not tables:
         rule, got = "hold a table for each token", type(tables).__name__
@@ -346,9 +346,9 @@ def _check_tables(name: str, tables: Laws) -> int:
     return vocab
 
 
-def _check_pair(target: Laws, draft: Laws, count: int) -> None:
-    """Check two laws of one block; the target's must have ``count`` tables."""
-    wanted, found = _check_tables("target", target), _check_tables("draft", draft)
+def check_pair(target: Laws, draft: Laws, count: int) -> None:
+    """Check two laws of one block; the target's must have ``count`` tables or more."""
+    wanted, found = check_tables("target", target), check_tables("draft", draft)
     if wanted != found:
         rule = "cover the target's vocabulary"
         raise problem("draft", rule, f"V = {wanted}", f"V = {found}")

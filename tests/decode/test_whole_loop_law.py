@@ -18,15 +18,8 @@ from exact_laws import (
     check_same_law,
     every_run,
     output_law,
-    verdict_law,
     warped,
-)
-from planted_faults import (
-    BEFORE_TOP_K,
-    MISTOLD,
-    SOFT_LAW,
-    WRONG_VERDICTS,
-    plain_verifier,
+    watched,
 )
 from tiny_models import HEADS, tiny_drafter, tiny_target
 from torch import Tensor
@@ -40,7 +33,15 @@ from dsparkref import (
     generate,
     survival,
 )
+from dsparkref.analysis.exact import verdict_law
 from dsparkref.analysis.toy import shared_word_world, two_mode_world
+from dsparkref.lab.planted_faults import (
+    BEFORE_TOP_K,
+    MISTOLD,
+    SOFT_LAW,
+    WRONG_VERDICTS,
+    plain_verifier,
+)
 from dsparkref.verify.policies import LaggedPrefixScheduler, Policy, PrefixScheduler
 from dsparkref.verify.rejection import VERIFIERS
 from dsparkref.verify.sampling import sample
@@ -59,7 +60,7 @@ def law_of_the_loop(
     target, drafter, prompt, *, verifier="rejection", planted=None, **options
 ):
     """The exact law of `generate`'s tokens; ``planted`` stands in for the verifier."""
-    judge, known = planted or VERIFIERS[verifier], {}
+    judge, known = watched(planted or VERIFIERS[verifier]), {}
 
     def verdicts(tokens: Tensor, p_draft: Tensor, p_target: Tensor) -> Tensor:
         key = tuple(t.numpy().tobytes() for t in (tokens, p_draft, p_target))

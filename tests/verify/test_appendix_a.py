@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 import torch
-from exact_laws import TOLERANCE, Block, check_lossless, emitted_law
+from exact_laws import TOLERANCE, Block, block_law, check_lossless
 from torch import Tensor
 
 from dsparkref.verify.confidence import survival
@@ -61,7 +61,7 @@ def with_the_lag(*history):
 
 def test_the_early_stop_is_lossless_in_appendix_a():
     assert {with_the_stop(path) for path in product((0, 1), repeat=2)} == {0}
-    law, _ = emitted_law(verify_block, appendix_a_block(), with_the_stop)
+    law, _ = block_law(verify_block, appendix_a_block(), with_the_stop)
     assert first_token(law) == pytest.approx([0.7, 0.3], abs=TOLERANCE)
 
 
@@ -69,7 +69,7 @@ def test_looking_ahead_is_not_lossless():
     """It verifies two if x_1 = A and none if x_1 = B: every accepted A is extra."""
     lengths = [without_the_stop(path) for path in product((0, 1), repeat=2)]
     assert lengths == [2, 2, 0, 0]
-    law, _ = emitted_law(verify_block, appendix_a_block(), without_the_stop)
+    law, _ = block_law(verify_block, appendix_a_block(), without_the_stop)
     assert first_token(law) == pytest.approx([0.85, 0.15], abs=TOLERANCE)
 
 
@@ -78,7 +78,7 @@ def test_looking_ahead_two_steps_back_is_lossless():
     for history in product(product((0, 1), repeat=2), repeat=2):  # each 1/16
         verify_len = with_the_lag(*history)
         check_lossless(verify_block, appendix_a_block(), verify_len=verify_len)
-        law, _ = emitted_law(verify_block, appendix_a_block(), verify_len)
+        law, _ = block_law(verify_block, appendix_a_block(), verify_len)
         laws.append(torch.tensor(first_token(law), dtype=torch.float64))
         lengths.append([verify_len(path) for path in ((A, A), (1 - A, A))])
     mean = torch.stack(laws).mean(0)
@@ -92,5 +92,5 @@ def test_looking_ahead_two_steps_back_is_lossless():
 )
 def test_token_match_never_shows_the_bias(verify_len):
     check_lossless(token_match_block, appendix_a_block(), verify_len=verify_len)
-    law, _ = emitted_law(token_match_block, appendix_a_block(), verify_len)
+    law, _ = block_law(token_match_block, appendix_a_block(), verify_len)
     assert first_token(law) == pytest.approx([0.7, 0.3], abs=TOLERANCE)

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from exact_laws import CUTS, TOLERANCE, Block, check_lossless, emitted_law
-from planted_faults import (
+from exact_laws import CUTS, TOLERANCE, Block, block_law, check_lossless
+from torch import Tensor
+
+from dsparkref.lab.planted_faults import (
     BEFORE_TOP_K,
     FROM_TARGET,
     MISTOLD,
@@ -19,8 +21,6 @@ from planted_faults import (
     WRONG_VERDICTS,
     plain_verifier,
 )
-from torch import Tensor
-
 from dsparkref.records import Verdict
 from dsparkref.verify.policies import ConfidenceThreshold
 from dsparkref.verify.rejection import (
@@ -90,7 +90,7 @@ def test_lossless_under_every_warp(verifier, cut, draft_temperature):
 def test_lossless_when_truncated(verifier, length):
     block = random_block(3, 2, seed=7)
     check_lossless(verifier, block, verify_len=lambda path: length)
-    accepted = emitted_law(verifier, block, verify_len=lambda path: length)[1]
+    accepted = block_law(verifier, block, verify_len=lambda path: length)[1]
     assert accepted[length] > 0 and (accepted[length + 1 :] == 0).all()
 
 
@@ -157,7 +157,7 @@ def test_the_integrator_says_when_it_misses_a_jump():
         return Verdict(torch.zeros_like(token), token)
 
     with pytest.raises(RuntimeError, match="misses a jump"):
-        emitted_law(moody, one_draft([0.3, 0.7], [0.3, 0.7]))
+        block_law(moody, one_draft([0.3, 0.7], [0.3, 0.7]))
 
 
 # --- published faults, with their values ---------------------------------------
@@ -165,19 +165,19 @@ def test_the_integrator_says_when_it_misses_a_jump():
 
 def test_greedy_draft_with_a_soft_law():
     p, soft, greedy = [0.3, 0.5, 0.2], [0.4, 0.35, 0.25], [1.0, 0.0, 0.0]
-    law, accepted = emitted_law(verify_block, one_draft(p, greedy))
+    law, accepted = block_law(verify_block, one_draft(p, greedy))
     assert first_token(law) == pytest.approx(p, abs=TOLERANCE)
     assert accepted.tolist() == pytest.approx([0.7, 0.3], abs=TOLERANCE)
-    law, _ = emitted_law(verify_block, one_draft(p, greedy, told=soft))
+    law, _ = block_law(verify_block, one_draft(p, greedy, told=soft))
     assert first_token(law) == pytest.approx([0.75, 0.25, 0.0], abs=TOLERANCE)
 
 
 def test_replacement_from_the_target_itself():
     p, q = [0.6, 0.3, 0.1], [0.3, 0.6, 0.1]
-    law, accepted = emitted_law(verify_block, one_draft(p, q))
+    law, accepted = block_law(verify_block, one_draft(p, q))
     assert first_token(law) == pytest.approx(p, abs=TOLERANCE)
     assert accepted[1].item() == pytest.approx(0.7, abs=TOLERANCE)
-    law, _ = emitted_law(plain_verifier(FROM_TARGET), one_draft(p, q))
+    law, _ = block_law(plain_verifier(FROM_TARGET), one_draft(p, q))
     assert first_token(law) == pytest.approx([0.48, 0.39, 0.13], abs=TOLERANCE)
 
 
@@ -189,7 +189,7 @@ def test_independent_slots_cost_acceptance_and_not_the_law(verifier, head, draft
     copy = torch.eye(2, dtype=torch.float64)
     second = half.expand(2, 2) if head == "none" else copy
     block = Block([half, copy, half.expand(2, 2, 2)], [half, second], [half, second])
-    law, accepted = emitted_law(verifier, block)
+    law, accepted = block_law(verifier, block)
     pairs = law.sum(-1)
     assert pairs.flatten().tolist() == pytest.approx([0.5, 0, 0, 0.5], abs=TOLERANCE)
     if verifier is verify_block:
@@ -202,8 +202,8 @@ def test_acceptance_is_the_overlap(seed):
     """Rejection keeps sum min(p, q) (Eq. 8), token match sum p q, never more."""
     block = random_block(1, 4, seed=seed)
     p, q = block.target[0], block.draft[0]
-    kept = emitted_law(verify_block, block)[1][1]
-    matched = emitted_law(token_match_block, block)[1][1]
+    kept = block_law(verify_block, block)[1][1]
+    matched = block_law(token_match_block, block)[1][1]
     assert kept.item() == pytest.approx(accept_rate(p, q).item(), abs=TOLERANCE)
     assert matched.item() == pytest.approx((p * q).sum().item(), abs=TOLERANCE)
     assert matched < kept
@@ -211,7 +211,7 @@ def test_acceptance_is_the_overlap(seed):
 
 def test_greedy_match_and_sampled_rejection_each_win_somewhere():
     def keep(verifier, p, q):
-        return emitted_law(verifier, one_draft(p, q))[1][1].item()
+        return block_law(verifier, one_draft(p, q))[1][1].item()
 
     peaked, flat = [0.9, 0.1], [0.5, 0.5]
     assert keep(token_match_block, peaked, [1.0, 0.0]) == pytest.approx(0.9)
