@@ -69,9 +69,11 @@ def plain_verifier(fault: str = "") -> Verifier:
         verify_len: int | None = None,
     ) -> Verdict:
         length = tokens.shape[1] if verify_len is None else verify_len
-        tables = (t.tolist() for t in (tokens, p_draft, p_target, uniforms))
-        rows = zip(*tables, strict=True)
-        found = [_judge(*row, length=length, fault=fault) for row in rows]
+        tables = [table.tolist() for table in (tokens, p_draft, p_target, uniforms)]
+        found = [
+            _judge(drafts, q, p, numbers, length, fault)
+            for drafts, q, p, numbers in zip(*tables, strict=True)
+        ]
         return Verdict(*torch.tensor(found).T)
 
     return verifier
