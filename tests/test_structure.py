@@ -194,7 +194,8 @@ def test_conda_users_get_the_same_ranges() -> None:
     listed = re.search(r"^dependencies:\n(.*)", text, re.M | re.S).group(1)
     conda = dict(split_range(x) for x in re.findall(r"^  - (.+)$", listed, re.M))
     assert conda.pop("pip") == ""
-    conda["torch"] = conda.pop("pytorch")  # its name on conda-forge
+    conda["torch"] = conda.pop("pytorch")  # their names on conda-forge
+    conda["playwright"] = conda.pop("playwright-python")
     assert conda == ranges_of_pyproject()
 
 
@@ -251,6 +252,7 @@ def test_shape_checks_can_be_switched_off(no_shape_checks: None) -> None:
 INDEX = "https://download.pytorch.org/whl/cpu"
 # Every other host is a place that somebody reads, not one that a program fetches from.
 HOSTS = {"download.pytorch.org", "arxiv.org", "github.com", "example.org"}
+HOSTS |= {"localhost"}
 HOST = re.compile(r"https?://([\w.-]+\w)")
 INDEX_OPTION = re.compile(r"--(?:extra-)?index-url[ =]+([^\s`\"')]+)")
 # A folder of somebody's own machine, as outputs of notebooks like to hold.
