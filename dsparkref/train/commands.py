@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
+from dsparkref.checkpoints.files import write_json
 from dsparkref.checkpoints.io import load_target
 from dsparkref.draft.spec import HEADS
 from dsparkref.shapes import check_known, check_range, problem
+from dsparkref.train.curves import record_curves
 from dsparkref.train.tiny import make_drafter, make_replies, make_target, make_tiny
 
 app = typer.Typer(
@@ -80,6 +82,23 @@ def tiny(
         out = Path("data")
     make_tiny(work, out, scale=scale, seed=seed)
     typer.echo(f"tiny pair written to {out or work}")
+
+
+@app.command()
+def curves(
+    out: Annotated[Path, typer.Option(help="The curves, JSON.")],
+    work: Annotated[Path, typer.Option(help="Finished runs.")] = Path("runs/curves"),
+    target: Annotated[str, typer.Option(help="tiny, a folder or a Hub id.")] = "tiny",
+    scale: ScaleOption = "full",
+    seed: SeedOption = 0,
+) -> None:
+    """Compare losses and curricula: small runs of each, watched on held-out replies.
+
+    An interrupted run goes on where it stopped.
+    """
+    loaded = load_target(target, dtype="float32")
+    write_json(out, record_curves(loaded, work, study=scale, seed=seed))
+    typer.echo(f"curves written to {out}")
 
 
 def _refuse_existing(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Train a drafter on its target's own replies."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,10 @@ class Recipe:
         return max(0.0, 1.0 - step / span) if span else 0.0
 
 
+# looks at the drafter in training; names and values
+Watch = Callable[[Drafter], dict[str, Any]]
+
+
 class TrainingForward(nn.Module):
     """``training_forward`` as a module's forward, which is what Accelerate wraps."""
 
@@ -74,16 +79,18 @@ def train_drafter(
     *,
     folder: Path | None = None,
     teacher: Teacher | None = None,
+    watch: Watch | None = None,
 ) -> list[dict[str, Any]]:
     """Train the drafter in place on replies of ``target``, as ids; return the history.
 
     The target runs frozen beside it: its tapped features are the drafter's context,
     its logits the law to match. ``teacher`` may stand in for it with what it recorded
-    about the same samples. A batch without an eligible anchor has loss 0.
+    about the same samples. A batch without an eligible anchor has loss 0. ``watch``
+    is asked with each row of the history; what it says joins the row.
     """
     teacher = teacher or LiveTeacher(target, drafter.spec.target_layer_ids)
     recipe = recipe or Recipe()
-    step_loss = DrafterStep(target, drafter, samples, config, recipe, teacher)
+    step_loss = DrafterStep(target, drafter, samples, config, recipe, teacher, watch)
     module = TrainingForward(drafter)
     return run_training(
         module, step_loss, config, folder=folder, title=drafter.head_type
@@ -101,9 +108,11 @@ class DrafterStep:
         config: TrainConfig,
         recipe: Recipe,
         teacher: Teacher,
+        watch: Watch | None = None,
     ) -> None:
         self.target, self.drafter, self.samples = target, drafter, samples
         self.config, self.recipe, self.teacher = config, recipe, teacher
+        self.watch = watch
         self.order = BatchOrder.of(samples, config.batch_size, config.seed)
 
     def __call__(
@@ -126,7 +135,12 @@ class DrafterStep:
         )
         share = _share(supervised, self.recipe.loss_decay, accelerator)
         drafted = output.draft_logits.detach()
-        return terms.total * share, partial(_shown, terms, drafted, aligned, supervised)
+        shown = partial(_shown, terms, drafted, aligned, supervised)
+        return terms.total * share, partial(self._metrics, shown)
+
+    def _metrics(self, shown: Metrics) -> dict[str, Any]:
+        """Return what to show of a step, and what was seen beside it."""
+        return shown() | (self.watch(self.drafter) if self.watch else {})
 
     def draw(
         self, step: int, accelerator: Accelerator

@@ -28,7 +28,7 @@ CHECKPOINT_SECONDS = 45.0
 LOG_EVERY = 25
 
 # gives the values that a step shows, by name; asked only when they are shown
-Metrics = Callable[[], dict[str, float]]
+Metrics = Callable[[], dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,8 @@ def run_training(
             if step % LOG_EVERY == 0 or step == config.steps:
                 shown = metrics()
                 history.append({"step": step} | shown)
-                bar.set_postfix({name: f"{x:.3f}" for name, x in shown.items()})
+                numbers = {k: x for k, x in shown.items() if isinstance(x, float)}
+                bar.set_postfix({name: f"{x:.3f}" for name, x in numbers.items()})
             checkpoint.save_if_due(step, history)
     module.eval()
     return history
