@@ -26,7 +26,11 @@ from dsparkref.train.data import collate, sample_anchors, seeded, tokenize_excha
 from dsparkref.train.loss import l1_distance
 from dsparkref.train.teacher import RecordedTeacher
 from dsparkref.train.tiny import MAX_LENGTH, TARGET_LAYER_IDS, make_replies
-from dsparkref.train.train_drafter import Recipe, train_drafter
+from dsparkref.train.train_drafter import (
+    Recipe,
+    teacher_forced_length,
+    train_drafter,
+)
 from dsparkref.train.trainer import TrainConfig
 
 
@@ -119,13 +123,17 @@ class HeldOut:
 
     @torch.no_grad()
     def __call__(self, drafter: Drafter) -> dict[str, Any]:
-        """Return overlap 1 - TV per position, of the draft and of the base logits."""
+        """Return overlap 1 - TV per position, of draft and base logits, and tau."""
         output = drafter.training_forward(self.input_ids, self.hidden, self.anchors)
-        drafts = self._mean_overlap(output.draft_logits)
-        return {"overlap": drafts, "base": self._mean_overlap(output.base_logits)}
+        drafts, base = output.draft_logits.float(), output.base_logits.float()
+        return {
+            "overlap": self._mean_overlap(drafts),
+            "base": self._mean_overlap(base),
+            "length": teacher_forced_length(drafts, self.logits, self.supervised),
+        }
 
     def _mean_overlap(self, logits: torch.Tensor) -> list[float]:
-        rate = 1 - l1_distance(logits.float(), self.logits.float()) / 2  # [B, N, K]
+        rate = 1 - l1_distance(logits, self.logits) / 2  # [B, N, K]
         total = (rate * self.supervised).sum(dim=(0, 1))  # [K]
         return (total / self.supervised.sum(dim=(0, 1))).tolist()
 
@@ -137,7 +145,7 @@ def record_curves(
 
     Runs that ``work`` holds already are not made again. The result is a dict with
     ``steps``, ``seeds`` and ``variants``: name -> head, recipe, and for each seed the
-    held-out rows {step, overlap [K], base [K]}.
+    held-out rows {step, overlap [K], base [K], length}.
     """
     check_known("study", study, tuple(STUDIES))
     settings = STUDIES[study]
@@ -197,5 +205,5 @@ def _run(
         teacher=teacher,
         watch=HeldOut(target, settings.held_out, drafter.block_size),
     )
-    kept = ("step", "overlap", "base")
+    kept = ("step", "overlap", "base", "length")
     return [{name: row[name] for name in kept} for row in history]

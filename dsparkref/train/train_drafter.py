@@ -187,10 +187,10 @@ def _shown(
     """Return what the progress bar and the history show of a step."""
     shown = {name: value.item() for name, value in vars(terms).items()}
     shown["loss"] = shown.pop("total")
-    return shown | {"accepted_length": _accepted_length(draft, target, supervised)}
+    return shown | {"accepted_length": teacher_forced_length(draft, target, supervised)}
 
 
-def _accepted_length(draft: Tensor, target: Tensor, supervised: Tensor) -> float:
+def teacher_forced_length(draft: Tensor, target: Tensor, supervised: Tensor) -> float:
     """Return the mean expected tokens per cycle, teacher-forced, bonus included.
 
     A block cut short by the end of its reply counts up to there.
