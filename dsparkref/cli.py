@@ -199,6 +199,7 @@ def calibrate(
     ] = None,
     head: Annotated[str, typer.Option(help="Which drafter of the pair.")] = "markov",
     prompts: Annotated[int, typer.Option(min=2, help="Per domain.")] = 100,
+    replies: Annotated[int, typer.Option(min=1, help="Recorded per prompt.")] = 1,
     thresholds: Annotated[
         str, typer.Option(help="Of the sweep, comma between them; '' for none.")
     ] = "0,0.2,0.4,0.6,0.8,0.9,0.95",
@@ -210,6 +211,9 @@ def calibrate(
     save: Annotated[
         Path | None,
         typer.Option(help="Write the drafter with its temperatures to this folder."),
+    ] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="Write the recorded cycles to this file.")
     ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write all numbers here.")
@@ -223,6 +227,7 @@ def calibrate(
         pair=pair,
         head=head,
         num_prompts=prompts,
+        replies=replies,
         thresholds=[part for part in thresholds.split(",") if part.strip()],
         on=on,
         bins=bins,
@@ -230,6 +235,7 @@ def calibrate(
         seed=seed,
         max_new_tokens=max_new_tokens,
         save_folder=save,
+        records_file=records,
         json_file=json_file,
     )
 

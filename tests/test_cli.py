@@ -11,6 +11,7 @@ from tiny_pair import write_tiny_pair
 from typer.testing import CliRunner
 
 from dsparkref import cli, load_drafter, load_pair
+from dsparkref.analysis.calibration_records import read_records
 from dsparkref.analysis.profile import read_profile
 from dsparkref.checkpoints import files
 from dsparkref.draft.spec import HEADS
@@ -173,8 +174,11 @@ QUICK = ("--prompts", "2", "--max-new-tokens", "5")
 
 def test_calibrate_prints_saves_and_writes(run, tmp_path):
     options = (*QUICK, "--thresholds", "0,0.5", "--on", "survival")
+    options += ("--replies", "2", "--records", "cycles.safetensors")
     result = run("calibrate", *options, "--json", "n.json", "--save", "fitted")
     assert result.exit_code == 0, result.output
+    records, settings = read_records(tmp_path / "cycles.safetensors")
+    assert settings["replies"] == 2 and records.prompt.unique().tolist() == [*range(6)]
     report = json.loads((tmp_path / "n.json").read_text())
     temperatures = report["calibration"]["temperatures"]
     saved = load_drafter(tmp_path / "fitted", load_pair("tiny").target)

@@ -16,12 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dsparkref.analysis.calibrate import (
-    CALIBRATORS,
-    CalibrationRecords,
-    fitted_temperatures,
-    split_records,
-)
+from dsparkref.analysis.calibrate import CALIBRATORS, fitted_temperatures
+from dsparkref.analysis.calibration_records import CalibrationRecords, split_records
 from dsparkref.analysis.metrics import bootstrap_interval
 from dsparkref.analysis.report import Report
 from dsparkref.shapes import check_range, problem
@@ -90,6 +86,67 @@ def verdict(low: float, high: float) -> str:
     return "hurts" if low > 0 else "no clear difference"
 
 
+def prompt_interval(
+    measure: Callable[[Int[Tensor, " rows"]], float],
+    prompt: Int[Tensor, " m"],
+    *,
+    seed: int = 0,
+) -> Report:
+    """Return a measure of records, and its 95 % interval over their prompts.
+
+    Cycles of one prompt are alike: whole prompts are drawn anew, not cycles.
+
+    Args:
+        measure: takes the numbers of the records to look at, with repeats.
+        prompt: [m], the prompt of each record.
+        seed: of the resamples; equal seeds draw the same prompts.
+
+    Returns:
+        ``value``, ``low`` and ``high``; None where the measure is not a number.
+
+    >>> kept = torch.tensor([1.0, 1.0, 0.0])
+    >>> prompt_interval(lambda rows: kept[rows].mean().item(), torch.tensor([0, 0, 1]))
+    {'value': 0.666..., 'low': 0.0, 'high': 1.0}
+    """
+    rows_of = [(prompt == number).nonzero()[:, 0] for number in prompt.unique()]
+
+    def of_prompts(prompts: Int[Tensor, " p"]) -> float:
+        return measure(torch.cat([rows_of[p] for p in prompts.tolist()]))
+
+    generator = torch.Generator().manual_seed(seed)
+    options: Any = {"generator": generator, "resamples": RESAMPLES}
+    low, high = bootstrap_interval(of_prompts, len(rows_of), **options)
+    value = measure(torch.arange(len(prompt)))
+    return {"value": _known(value), "low": _known(low), "high": _known(high)}
+
+
+def noise_floor(
+    predicted: Float[Tensor, " m"], *, bins: int = 20, draws: int = 50, seed: int = 0
+) -> float:
+    """Return the mean ECE that these predictions would have if they were all right.
+
+    Outcomes are drawn from the predictions themselves. Even then the bins do not come
+    out even, so that an ECE near this floor is no error at all. Cycles of one reply
+    are alike, which is not drawn here: the floor of decoding lies higher.
+
+    >>> sure = torch.ones(10)
+    >>> noise_floor(sure)
+    0.0
+    >>> noise_floor(torch.full((10,), 0.5)) > noise_floor(torch.full((1000,), 0.5)) > 0
+    True
+    """
+    check_range("draws", draws, 1, integer=True)
+    generator = torch.Generator().manual_seed(seed)
+    chances = predicted.double()
+    errors = [
+        expected_calibration_error(
+            chances, torch.bernoulli(chances, generator=generator), bins
+        )
+        for _ in range(draws)
+    ]
+    return sum(errors) / draws
+
+
 def _seen(scores: Float[Tensor, "m K"], view: str, k: int) -> Float[Tensor, " m"]:
     """Return the numbers of one position, conditional or multiplied up."""
     return scores[:, k] if view == "conditional" else scores[:, : k + 1].prod(dim=1)
@@ -110,20 +167,10 @@ def _position(
         names = ("ece", "brier", "auroc", "bins", "ece_change", "verdict")
         return {"records": 0} | dict.fromkeys(names)
     observed = records.accepted[judged, k]
-    rows_of = _rows_by_prompt(records.prompt[judged])
     shown = predicted[judged]
 
     def interval(measure: Callable[[Tensor], float]) -> Report:
-        """Resample prompts; a measure takes the rows to look at."""
-
-        def of_prompts(prompts: Int[Tensor, " p"]) -> float:
-            return measure(torch.cat([rows_of[p] for p in prompts.tolist()]))
-
-        generator = torch.Generator().manual_seed(seed)
-        options: Any = {"generator": generator, "resamples": RESAMPLES}
-        low, high = bootstrap_interval(of_prompts, len(rows_of), **options)
-        value = measure(torch.arange(count))
-        return {"value": _known(value), "low": _known(low), "high": _known(high)}
+        return prompt_interval(measure, records.prompt[judged], seed=seed)
 
     def ece(rows: Tensor, scores: Tensor = shown) -> float:
         return expected_calibration_error(scores[rows], observed[rows], bins)
@@ -143,11 +190,6 @@ def _position(
             "verdict": verdict(change["low"], change["high"]),
         }
     return found
-
-
-def _rows_by_prompt(prompt: Int[Tensor, " m"]) -> list[Tensor]:
-    """Return the rows of each prompt that has any."""
-    return [(prompt == number).nonzero()[:, 0] for number in prompt.unique()]
 
 
 def _diagram(predicted: Tensor, observed: Tensor, bins: int) -> list[Report]:

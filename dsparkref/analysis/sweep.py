@@ -9,13 +9,19 @@ as a threshold prunes everything. Both are named here.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
 from dsparkref.analysis import metrics
+from dsparkref.analysis.calibration_records import CalibrationRecords
 from dsparkref.analysis.evaluate import evaluate_drafter
 from dsparkref.analysis.report import Report, with_all
 from dsparkref.decode.request import Prompt
 from dsparkref.decode.target import Target
 from dsparkref.records import CycleTrace
 from dsparkref.shapes import problem
+from dsparkref.verify.inputs import check_lengths
 from dsparkref.verify.policies import ConfidenceThreshold
 
 
@@ -87,19 +93,58 @@ def pruning_rates(cycles: Sequence[CycleTrace]) -> Report:
     >>> found["acceptance"], round(found["acceptance_with_bonus"], 3)  # 2/4, 4/6
     (0.5, 0.667)
     """
-    count = len(cycles)
     accepted, verified = (int(total.sum()) for total in metrics.observations(cycles))
     bonus = sum(cycle.next_token is not None for cycle in cycles)
+    tokens = sum(len(cycle.emitted) for cycle in cycles)
+    return _rates(len(cycles), accepted, verified, bonus, tokens)
 
+
+def replayed_rates(
+    records: CalibrationRecords, verify_len: Int[Tensor, " n"]
+) -> Report:
+    """Return what ``pruning_rates`` would say, had each cycle verified so much.
+
+    A cycle whose verifier kept n of all its drafts keeps min(n, l) of the first l: no
+    decoding is needed to try a policy on records. What a replay cannot know is that a
+    shorter cycle lets the next one begin earlier, on another block. A stop token
+    drafted in the last place is not known as one.
+
+    Args:
+        records: n cycles, verified to the end.
+        verify_len: [n], 0..K, such as a policy's ``verify_lengths``.
+
+    >>> records = CalibrationRecords(
+    ...     logits=torch.zeros(2, 3),
+    ...     accepted=torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]),
+    ...     counted=torch.ones(2, 3, dtype=torch.bool),
+    ...     prompt=torch.tensor([0, 1]),
+    ... )
+    >>> found = replayed_rates(records, torch.tensor([1, 2]))
+    >>> found["verified"], found["accepted"], found["accepted_length"]
+    (1.5, 1.0, 2.0)
+    """
+    block_size = records.logits.shape[1]
+    length = check_lengths(verify_len, len(records), block_size)
+    counted = records.counted.sum(dim=1)
+    verified = torch.minimum(length, counted)
+    accepted = torch.minimum(records.accepted.sum(dim=1).long(), verified)
+    ended = (accepted == counted) & (counted < block_size)  # by a stop: no bonus
+    kept, bonus = int(accepted.sum()), int((~ended).sum())
+    return _rates(len(records), kept, int(verified.sum()), bonus, kept + bonus)
+
+
+def _rates(
+    cycles: int, accepted: int, verified: int, bonus: int, tokens: int
+) -> Report:
     def ratio(part: float, whole: float) -> float | None:
         return part / whole if whole else None
 
     return {
-        "cycles": count,
-        "verified": ratio(verified, count),
-        "accepted": ratio(accepted, count),
-        "rejected": ratio(verified - accepted, count),
+        "cycles": cycles,
+        "verified": ratio(verified, cycles),
+        "accepted": ratio(accepted, cycles),
+        "rejected": ratio(verified - accepted, cycles),
         "acceptance": ratio(accepted, verified),
         "acceptance_with_bonus": ratio(accepted + bonus, verified + bonus),
-        "accepted_length": metrics.accepted_length(cycles),
+        "accepted_length": ratio(tokens, cycles),
     }

@@ -6,13 +6,16 @@ from typing import Any
 
 from rich.console import Console, Group
 
-from dsparkref.analysis.calibrate import CALIBRATORS, gather_records
+from dsparkref.analysis.calibrate import CALIBRATORS
+from dsparkref.analysis.calibration_records import gather_records, write_records
 from dsparkref.analysis.calibration_report import VIEWS, calibration_report
 from dsparkref.analysis.evaluate import read_prompts
 from dsparkref.analysis.report import Report
 from dsparkref.analysis.sweep import threshold_sweep
 from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import load_pair, save_drafter
+from dsparkref.decode.request import Prompt
+from dsparkref.decode.target import Target
 from dsparkref.lab.evaluation import check_folder
 from dsparkref.lab.tables import make_table, number, share
 from dsparkref.shapes import problem
@@ -26,6 +29,7 @@ def run_calibration(
     pair: str | None = None,
     head: str = "markov",
     num_prompts: int = 100,
+    replies: int = 1,
     thresholds: Sequence[str] = (),
     on: str = "conditional",
     bins: int = 20,
@@ -33,37 +37,38 @@ def run_calibration(
     seed: int = 0,
     max_new_tokens: int = 128,
     save_folder: Path | None = None,
+    records_file: Path | None = None,
     json_file: Path | None = None,
 ) -> Report:
     """Calibrate one drafter on the evaluation prompts; return all numbers."""
     check_folder("json", json_file)
+    check_folder("records", records_file)
     check_folder("save", save_folder)
     levels = [_threshold(text) for text in thresholds]
     for level in levels:
         ConfidenceThreshold(level, on=on)
     loaded = load_pair(pair, head)
     target, drafter = loaded.target, loaded.drafter
-    folder = files.data_folder() / "eval"
-    prompts = {
-        domain: [
-            example.prompt
-            for example in read_prompts(folder / f"{domain}.jsonl", target, num_prompts)
-        ]
-        for domain in DOMAINS
-    }
+    prompts = _evaluation_prompts(target, num_prompts)
     options: Any = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+    settings = {
+        "drafter": drafter.head_type,
+        "block_size": drafter.block_size,
+        "prompts_per_domain": num_prompts,
+        "replies": replies,
+        "seed": seed,
+        **options,
+    }
     with console.status("decoding") as status:  # silent where there is no terminal
         together = [prompt for found in prompts.values() for prompt in found]
-        records = gather_records(target, drafter, together, generator=seed, **options)
+        records = gather_records(
+            target, drafter, together, replies=replies, generator=seed, **options
+        )
+        if records_file is not None:
+            write_records(records, records_file, settings)
         status.update("fitting")
         report: Report = {
-            "settings": {
-                "drafter": drafter.head_type,
-                "block_size": drafter.block_size,
-                "prompts_per_domain": num_prompts,
-                "seed": seed,
-                **options,
-            },
+            "settings": settings,
             "calibration": calibration_report(records, bins=bins, seed=seed),
         }
         fitted = drafter.with_temperatures(report["calibration"]["temperatures"])
@@ -83,10 +88,24 @@ def run_calibration(
     if save_folder is not None:
         save_drafter(fitted, save_folder)
         console.print(f"calibrated drafter: {save_folder}", soft_wrap=True)
+    if records_file is not None:
+        console.print(f"records: {records_file}", soft_wrap=True)
     if json_file is not None:
         files.write_json(json_file, report)
         console.print(f"numbers: {json_file}", soft_wrap=True)
     return report
+
+
+def _evaluation_prompts(target: Target, count: int) -> dict[str, list[Prompt]]:
+    """Return domain -> the first ``count`` evaluation prompts, as ids."""
+    folder = files.data_folder() / "eval"
+    return {
+        domain: [
+            example.prompt
+            for example in read_prompts(folder / f"{domain}.jsonl", target, count)
+        ]
+        for domain in DOMAINS
+    }
 
 
 def calibration_tables(report: Report) -> Iterator[Group]:

@@ -258,6 +258,7 @@ HOW = {
     "drafters": "`train drafter`",
     "eval": f"`evaluation_examples`, seed {EVALUATION_SEED}",
     "figures": "`evaluate --figure`",
+    "confidence.safetensors": "`calibrate --prompts 120 --replies 3 --records`, seed 0",
     "measured": "`profile --rows 1,2,4,8,16,32,64`",
 }
 

@@ -11,15 +11,24 @@ from dsparkref import CycleTrace, FixedLength, Verdict, decode_cycles, load_draf
 from dsparkref.analysis import calibration_report as reporting
 from dsparkref.analysis.calibrate import (
     CALIBRATORS,
-    CalibrationRecords,
-    calibration_records,
     constant_scores,
-    gather_records,
     isotonic_scores,
     raw_scores,
-    split_records,
 )
-from dsparkref.analysis.calibration_report import calibration_report, verdict
+from dsparkref.analysis.calibration_records import (
+    CalibrationRecords,
+    calibration_records,
+    gather_records,
+    read_records,
+    split_records,
+    write_records,
+)
+from dsparkref.analysis.calibration_report import (
+    calibration_report,
+    noise_floor,
+    prompt_interval,
+    verdict,
+)
 from dsparkref.checkpoints.io import save_drafter
 from dsparkref.verify.calibration import fit_sts
 
@@ -163,6 +172,37 @@ def test_fitted_temperatures_travel_with_the_drafter(target, tmp_path):
     assert loaded.spec.confidence_temperatures == tuple(temperatures.tolist())
 
 
+def test_more_replies_are_more_records_of_the_same_prompts(target):
+    options = {"max_new_tokens": 8, "generator": 0, "replies": 3}
+    found = gather_records(target, tiny_drafter(target), PROMPTS, **options)
+    assert found.prompt.unique().tolist() == [0, 1, 2, 3]
+    doubled = [prompt for prompt in PROMPTS for _ in range(3)]
+    plain = gather_records(
+        target, tiny_drafter(target), doubled, max_new_tokens=8, generator=0
+    )
+    assert found.logits.equal(plain.logits)
+    assert found.prompt.equal(plain.prompt // 3)
+
+
+def test_records_are_read_as_written(tmp_path):
+    found = calibration_records([[cycle(1), cycle(3, drafts=(4, STOP, 6))]], [STOP])
+    write_records(found, tmp_path / "records", {"seed": 5})
+    again, settings = read_records(tmp_path / "records")
+    assert settings == {"seed": 5}
+    torch.testing.assert_close(again.logits, found.logits, rtol=1e-6, atol=0)
+    for name in "accepted", "counted", "prompt":
+        assert getattr(again, name).equal(getattr(found, name))
+    assert [path.name for path in tmp_path.iterdir()] == ["records"]
+
+
+def test_what_is_no_record_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="calibrate --records"):
+        read_records(tmp_path / "none")
+    (tmp_path / "text").write_text("no tensors")
+    with pytest.raises(ValueError, match="records must be recorded cycles"):
+        read_records(tmp_path / "text")
+
+
 def test_the_split_is_by_prompt():
     fit, held_out = split_records(records(1.0, prompts=5))
     assert fit.prompt.unique().tolist() == [0, 2, 4]
@@ -262,6 +302,28 @@ def test_positions_nobody_came_to_are_known_as_such(quick):
 def test_one_prompt_cannot_be_split():
     with pytest.raises(ValueError, match="records must come from prompts"):
         calibration_report(calibration_records([[cycle(0), cycle(1)]]))
+
+
+def test_the_floor_is_what_chance_alone_makes():
+    """One bin, p = 1/2: the mean of |binomial mean - 1/2| is sqrt(1 / (2 pi n))."""
+    found = noise_floor(torch.full((400,), 0.5), draws=400)
+    assert found == pytest.approx((1 / (2 * torch.pi * 400)) ** 0.5, rel=0.1)
+    assert noise_floor(torch.tensor([0.0, 1.0, 1.0])) == 0
+
+
+def test_an_interval_draws_prompts_and_not_records(quick):
+    """Two prompts, one all kept, one all lost: a resample has 0, 1 or 2 of each."""
+    prompt = torch.tensor([0] * 50 + [1] * 50)
+    kept = (prompt == 0).double()
+    shares = []
+
+    def measure(rows):
+        shares.append(kept[rows].mean().item())
+        return shares[-1]
+
+    found = prompt_interval(measure, prompt)
+    assert found["value"] == 0.5 and {*shares} == {0.0, 0.5, 1.0}
+    assert (found["low"], found["high"]) == (0.0, 1.0)
 
 
 def test_verdicts():

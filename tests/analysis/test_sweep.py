@@ -5,7 +5,9 @@ import torch
 from tiny_models import greedy_reply, random_ids, tiny_drafter, tiny_target
 
 from dsparkref import ConfidenceThreshold, PrefixScheduler, StepsPerSecond, generate
-from dsparkref.analysis.sweep import pruning_rates, threshold_sweep
+from dsparkref.analysis.calibration_records import CalibrationRecords
+from dsparkref.analysis.sweep import pruning_rates, replayed_rates, threshold_sweep
+from dsparkref.records import CycleTrace
 
 PROMPTS = {
     "math": [random_ids(5, seed=0).tolist(), random_ids(7, seed=1).tolist()],
@@ -70,6 +72,53 @@ def test_a_threshold_nobody_passes_still_makes_progress(target):
     found = pruning_rates(reply.cycles)
     assert found["acceptance"] is None and found["acceptance_with_bonus"] == 1.0
     assert found["verified"] == found["rejected"] == 0
+
+
+def replayable(kept: list[int], counted: list[int]) -> CalibrationRecords:
+    position = torch.arange(3)
+    return CalibrationRecords(
+        logits=torch.zeros(len(kept), 3),
+        accepted=(position < torch.tensor(kept)[:, None]).double(),
+        counted=position < torch.tensor(counted)[:, None],
+        prompt=torch.arange(len(kept)),
+    )
+
+
+def cut(kept: int, verify_len: int, stop: int | None) -> CycleTrace:
+    """The cycle that keeps ``kept`` of 3 drafts, had it verified fewer."""
+    accepted = min(kept, verify_len)
+    ends = stop is not None and accepted > stop
+    accepted = stop + 1 if ends else accepted
+    next_token = None if ends else 8
+    emitted = [7] * accepted + ([] if ends else [8])
+    return CycleTrace(
+        0, 9, 1, [7] * 3, None, verify_len, accepted, next_token, emitted, 0.0, 0.0
+    )
+
+
+@pytest.mark.parametrize("length", range(4))
+def test_a_replay_is_what_shorter_cycles_would_have_done(length):
+    """Without a stop; with one drafted second, kept or not."""
+    cases = [(0, None), (1, None), (3, None), (0, 1), (1, 1), (2, 1)]
+    counted = [3 if stop is None else stop + 1 for _, stop in cases]
+    records = replayable([kept for kept, _ in cases], counted)
+    found = replayed_rates(records, torch.full((6,), length))
+    wanted = pruning_rates([cut(kept, length, stop) for kept, stop in cases])
+    # decoding counts drafts behind a rejected stop as verified; a record does not
+    behind = sum(max(0, length - stop - 1) for kept, stop in cases if stop and kept < 2)
+    assert wanted["verified"] * 6 - found["verified"] * 6 == pytest.approx(behind)
+    for name in ("cycles", "accepted", "accepted_length"):
+        assert found[name] == wanted[name]
+
+
+def test_a_replay_takes_lengths_of_each_cycle():
+    records = replayable([3, 3, 0], [3, 3, 3])
+    found = replayed_rates(records, torch.tensor([3, 1, 2]))
+    assert found["accepted"] == pytest.approx(4 / 3)
+    assert found["rejected"] == pytest.approx(2 / 3)
+    assert found["acceptance_with_bonus"] == pytest.approx(7 / 9)
+    with pytest.raises(ValueError, match="verify_len must lie within the block"):
+        replayed_rates(records, torch.tensor([3, 1, 4]))
 
 
 def test_nothing_ran_is_nothing_known():
