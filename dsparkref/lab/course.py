@@ -172,4 +172,6 @@ def text_table(
 
 
 def _number(value: float, digits: int) -> str:
-    return "-" if math.isnan(value) else f"{float(value):.{digits}f}"
+    if math.isnan(value):
+        return "-"
+    return f"{round(float(value), digits) + 0.0:.{digits}f}"  # no -0.00

@@ -1,0 +1,240 @@
+"""Exercises of notebook 08: temperatures, calibration error, thresholds, ranking.
+
+Each is checked against the package's own function. The wrong functions are what
+learners write; their hints say what went wrong, and not how to mend it.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from dsparkref.lab.checks import Exercise
+from dsparkref.verify.calibration import (
+    apply_sts,
+    auroc,
+    bin_index,
+    expected_calibration_error,
+)
+from dsparkref.verify.rejection import leading_run
+
+# -- warm-up: from logits to calibrated confidences -----------------------------------
+
+
+def _divided_probability(logits: Tensor, temperatures: Tensor) -> Tensor:
+    return torch.sigmoid(logits) / temperatures
+
+
+def _softmax(logits: Tensor, temperatures: Tensor) -> Tensor:
+    return torch.softmax(logits / temperatures, dim=-1)
+
+
+def _one_for_all(logits: Tensor, temperatures: Tensor) -> Tensor:
+    return torch.sigmoid(logits / temperatures.mean())
+
+
+CALIBRATED = Exercise(
+    name="calibrated",
+    reference=apply_sts,
+    cases=[
+        (torch.tensor([[2.0, 0.0, -3.0]]), torch.tensor([2.0, 1.0, 0.5])),
+        (torch.tensor([[1.0, -1.0], [4.0, 0.5]]), torch.tensor([0.8, 3.0])),
+        (torch.tensor([1.5]), torch.tensor([1.5])),
+    ],
+    mistakes={
+        "The sigmoid is missing: these are logits still, not chances.": (
+            lambda logits, temperatures: logits / temperatures
+        ),
+        "The temperatures are not used: this is the raw confidence.": (
+            lambda logits, temperatures: torch.sigmoid(logits)
+        ),
+        "Multiplied, not divided: a temperature above 1 must bring a confidence "
+        "nearer to 1/2.": lambda logits, temperatures: torch.sigmoid(
+            logits * temperatures
+        ),
+        "The temperature divides the probability. It belongs to the logit, before the "
+        "sigmoid; yours can even pass 1.": _divided_probability,
+        "A softmax makes the positions of one block share a total of 1. Each position "
+        "is a yes or no of its own.": _softmax,
+        "One temperature for all positions. Each has its own.": _one_for_all,
+    },
+)
+
+# -- core: the calibration error -------------------------------------------------------
+
+
+def _gaps(
+    predicted: Tensor, observed: Tensor, bins: int
+) -> tuple[list[Tensor], list[float]]:
+    """Return |mean predicted - mean observed| of each bin in use, and its weight."""
+    index = bin_index(predicted, bins)
+    inside = [index == number for number in index.unique().tolist()]
+    gaps = [(predicted[i].mean() - observed[i].double().mean()).abs() for i in inside]
+    return gaps, [i.double().mean().item() for i in inside]
+
+
+def _record_by_record(predicted: Tensor, observed: Tensor, bins: int) -> Tensor:
+    return (predicted - observed).abs().mean()
+
+
+def _one_big_bin(predicted: Tensor, observed: Tensor, bins: int) -> Tensor:
+    return (predicted.mean() - observed.double().mean()).abs()
+
+
+def _bins_alike(predicted: Tensor, observed: Tensor, bins: int) -> Tensor:
+    gaps, _ = _gaps(predicted, observed, bins)
+    return torch.stack(gaps).mean()
+
+
+def _worst_bin(predicted: Tensor, observed: Tensor, bins: int) -> Tensor:
+    gaps, _ = _gaps(predicted, observed, bins)
+    return torch.stack(gaps).max()
+
+
+def _empty_bins_count(predicted: Tensor, observed: Tensor, bins: int) -> float:
+    gaps, weights = _gaps(predicted, observed, bins)
+    pairs = zip(gaps, weights, strict=True)
+    total = sum(float(gap) * weight for gap, weight in pairs)
+    return total if len(gaps) == bins else math.nan
+
+
+def _one_is_lost(predicted: Tensor, observed: Tensor, bins: int) -> float:
+    below = predicted < 1
+    found = expected_calibration_error(predicted[below], observed[below], bins)
+    return found * below.double().mean().item()
+
+
+def _middle_of_the_bin(predicted: Tensor, observed: Tensor, bins: int) -> float:
+    middle = (bin_index(predicted, bins) + 0.5) / bins
+    return expected_calibration_error(middle, observed, bins)
+
+
+ERROR = Exercise(
+    name="calibration_error",
+    reference=expected_calibration_error,
+    cases=[
+        (torch.tensor([0.7, 0.9, 0.2, 0.1]), torch.tensor([1, 0, 0, 0]), 2),
+        (torch.tensor([0.1, 0.3, 0.6, 0.6, 0.9]), torch.tensor([0, 1, 1, 1, 1]), 4),
+        (torch.tensor([1.0, 1.0, 0.55]), torch.tensor([0, 1, 1]), 2),
+        (torch.tensor([0.05, 0.95, 0.85]), torch.tensor([1, 1, 0]), 10),
+    ],
+    mistakes={
+        "Each record is compared by itself, and an outcome is never .7. Compare means, "
+        "bin by bin.": _record_by_record,
+        "All records are in one bin here, so that a bin too sure and a bin too modest "
+        "cancel.": _one_big_bin,
+        "Every bin counts the same. Weigh a bin by its share of the records.": (
+            _bins_alike
+        ),
+        "This is the worst bin. The ECE is a weighted mean over the bins.": _worst_bin,
+        "A bin without records has no mean (0 / 0). It has no weight either: leave it "
+        "out.": _empty_bins_count,
+        "A prediction of exactly 1 falls out of your last bin.": _one_is_lost,
+        "The middle of a bin stands for its predictions. Take their mean.": (
+            _middle_of_the_bin
+        ),
+    },
+)
+
+# -- core: a threshold, and what it lets through ---------------------------------------
+
+
+def _first_failure(passes: Tensor) -> Tensor:
+    """The index of the first False; 0 where there is none."""
+    return (~passes).int().argmax(dim=-1)
+
+
+def _up_to_the_last(passes: Tensor) -> Tensor:
+    places = torch.arange(1, passes.shape[-1] + 1)
+    return (passes * places).max(dim=-1).values
+
+
+def _one_more(passes: Tensor) -> Tensor:
+    return (leading_run(passes) + 1).clamp(max=passes.shape[-1])
+
+
+def _longest_run(passes: Tensor) -> Tensor:
+    best = run = torch.zeros(len(passes), dtype=torch.long)
+    for k in range(passes.shape[-1]):
+        run = (run + 1) * passes[:, k]
+        best = torch.maximum(best, run)
+    return best
+
+
+LENGTH = Exercise(
+    name="verify_lengths",
+    reference=leading_run,
+    cases=[
+        (torch.tensor([[True, True, False, True], [False, True, True, True]]),),
+        (torch.tensor([[True, True, True]]),),
+        (torch.tensor([[False, False]]),),
+        (torch.tensor([[True, False, True, True, False]]),),
+    ],
+    mistakes={
+        "All drafts that pass are counted. Behind the first that fails nothing can be "
+        "verified: the target reads a prefix.": lambda passes: passes.sum(dim=-1),
+        "Where every draft passes you answer 0. There is no first failure to find "
+        "then.": _first_failure,
+        "This is the place of the last draft that passes, whatever failed before.": (
+            _up_to_the_last
+        ),
+        "One too many: the first draft that fails is not verified.": _one_more,
+        "The longest run in the block, wherever it is. Only one that begins at the "
+        "first draft counts.": _longest_run,
+    },
+)
+
+# -- stretch: ranking, whatever the scale ----------------------------------------------
+
+
+def _pairs(predicted: Tensor, observed: Tensor) -> Tensor:
+    """Return kept minus rejected scores, for every pair."""
+    return predicted[observed == 1][:, None] - predicted[observed == 0]
+
+
+def _ties_lose(predicted: Tensor, observed: Tensor) -> Tensor:
+    return (_pairs(predicted, observed) > 0).double().mean()
+
+
+def _ties_win(predicted: Tensor, observed: Tensor) -> Tensor:
+    return (_pairs(predicted, observed) >= 0).double().mean()
+
+
+def _over_all_pairs(predicted: Tensor, observed: Tensor) -> Tensor:
+    wins = torch.heaviside(_pairs(predicted, observed), torch.tensor(0.5))
+    return wins.sum() / len(predicted) ** 2
+
+
+def _accuracy(predicted: Tensor, observed: Tensor) -> Tensor:
+    return ((predicted >= 0.5) == (observed == 1)).double().mean()
+
+
+def _rejected_first(predicted: Tensor, observed: Tensor) -> float:
+    return 1 - auroc(predicted, observed)
+
+
+RANKING = Exercise(
+    name="ranking",
+    reference=auroc,
+    cases=[
+        (torch.tensor([0.9, 0.4, 0.4, 0.1]), torch.tensor([1, 1, 0, 0])),
+        (torch.tensor([0.99, 0.98, 0.97, 0.96]), torch.tensor([1, 1, 0, 1])),
+        (torch.tensor([0.2, 0.3, 0.1]), torch.tensor([0, 0, 1])),
+    ],
+    mistakes={
+        "A tie is counted as lost. It is neither won nor lost: half.": _ties_lose,
+        "A tie is counted as won. It is neither won nor lost: half.": _ties_win,
+        "The other way round: yours is the chance that the *rejected* draft was given "
+        "more.": _rejected_first,
+        "That depends on where 0.5 lies. Ranking asks only which of two is higher.": (
+            _accuracy
+        ),
+        "Divided by all pairs. Only pairs of a kept and a rejected draft can be won.": (
+            _over_all_pairs
+        ),
+        "A difference of means changes when the scale does. Count pairs in the right "
+        "order.": lambda predicted, observed: _pairs(predicted, observed).mean(),
+    },
+)
+
+EXERCISES = {found.name: found for found in (CALIBRATED, ERROR, LENGTH, RANKING)}
