@@ -5,6 +5,7 @@ them the target looks at, the target runs once over anchors and drafts, the veri
 keeps a prefix of each row and adds one token of its own: that request's next anchor.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -155,6 +156,8 @@ class Decoding:
         if spec is not None and spec.vocab_size != target.vocab_size:
             rule, expected = "fit the target", f"vocabulary {target.vocab_size}"
             raise problem("drafter", rule, expected, spec.vocab_size)
+        # tokens of context it was made for; None: not known, or said already
+        self._reach = getattr(spec, "max_position_embeddings", None)
         device = getattr(drafter, "device", target.device)  # a scripted one has none
         if device != target.device:
             rule = "be on the target's device"
@@ -177,9 +180,10 @@ class Decoding:
         Nothing is committed before all is decided. The seconds are the whole cycle's.
         """
         began = self.target.clock()
+        self._note_reach(rows)
         anchors = torch.cat([row.anchor for row in rows])  # [R]
         proposal = self._propose(rows, anchors)
-        lengths = self._verify_lengths(proposal)  # [R]
+        lengths = self._verify_lengths(rows, proposal)  # [R]
         drafted = self.target.clock()
         longest = int(lengths.max())
         drafts, p_draft = proposal.tokens[:, :longest], proposal.p_draft[:, :longest]
@@ -234,10 +238,13 @@ class Decoding:
 
     def _checked(self, proposal: Proposal, rows: int) -> Proposal:
         """Check that each draft can have been drawn from its law."""
-        sizes = {"B": rows, "K": self.drafter.block_size}
-        check_shape("proposal.tokens", proposal.tokens, "B K", **sizes)
-        sizes["V"] = self.target.vocab_size
-        check_shape("proposal.p_draft", proposal.p_draft, "B K V", **sizes)
+        sizes = {"B": rows, "K": self.drafter.block_size, "V": self.target.vocab_size}
+        for name, shape in (("tokens", "B K"), ("p_draft", "B K V")):
+            table, name = getattr(proposal, name), f"proposal.{name}"
+            check_shape(name, table, shape, **sizes)
+            if table.device != self.target.device:
+                rule = "be on the target's device"
+                raise problem(name, rule, self.target.device, table.device)
         check_ids(proposal.tokens, proposal.p_draft.shape)
         drawn = proposal.p_draft.gather(-1, proposal.tokens[..., None])
         if not (drawn > 0).all():
@@ -246,15 +253,35 @@ class Decoding:
             raise problem("proposal.tokens", rule, expected, "probability 0", hint)
         return proposal
 
-    def _verify_lengths(self, proposal: Proposal) -> Tensor:
-        """Ask the policy how many drafts of each row the target is to look at."""
-        rows, size = proposal.tokens.shape
+    def _verify_lengths(self, rows: Sequence[Running], proposal: Proposal) -> Tensor:
+        """Ask the policy how many drafts of each row the target is to look at.
+
+        Never more than its context has room for: what stands past it is never kept.
+        """
+        size, device = self.drafter.block_size, proposal.tokens.device
         chosen = None  # all
         if self.policy is not None:
             chosen = self.policy.verify_lengths(
-                proposal.confidence, block_size=size, num_requests=rows
+                proposal.confidence, block_size=size, num_requests=len(rows)
             )
-        return check_lengths(chosen, rows, size, device=proposal.tokens.device)
+        lengths = check_lengths(chosen, len(rows), size, device=device)
+        limit = self.target.max_length
+        if limit is None:
+            return lengths
+        room = [limit - 1 - row.session.length for row in rows]  # the anchor's is 1
+        return lengths.minimum(torch.tensor(room, device=device))
+
+    def _note_reach(self, rows: Sequence[Running]) -> None:
+        """Warn, once, when a context has outgrown what the drafter was made for."""
+        longest = 1 + max(row.session.length for row in rows)  # with the anchor
+        if self._reach is not None and longest > self._reach:
+            warnings.warn(
+                f"the drafter's max_position_embeddings is {self._reach} and a context "
+                f"has {longest} tokens: drafts may be poor from here on. The output's "
+                "law is the target's all the same.",
+                stacklevel=2,
+            )
+            self._reach = None
 
     def _uniforms(
         self, rows: Sequence[Running], lengths: Sequence[int]

@@ -32,7 +32,8 @@ def generate(
 ) -> Generation:
     """Decode one prompt speculatively; the output law is the target's alone.
 
-    prompt_ids: list[int] or LongTensor [T] or [1, T]. max_new_tokens: >= 0.
+    prompt_ids: list[int] or LongTensor [T] or [1, T]. max_new_tokens: >= 0; a reply
+    ends, for its length, also where the target's context is full.
     temperature, top_k, top_p: shape the target's law, and the drafter's alike.
     stop_token_ids: None takes the target's own, [] never stops; a stop token is the
     last one returned. policy: None verifies all K drafts. verifier: "rejection" or

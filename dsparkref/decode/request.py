@@ -56,10 +56,17 @@ def make_request(
 ) -> Request:
     """Check what a caller asked for; ``stop_token_ids`` None: the target's own.
 
+    A reply ends, for its length, where prompt and reply fill the target's context.
     ``name`` is what an error calls the prompt, such as "prompts[2]".
     """
     check_range("max_new_tokens", max_new_tokens, 0, integer=True)
     prompt = check_prompt(prompt_ids, target.vocab_size, name)
+    if target.max_length is not None:
+        if len(prompt) >= target.max_length:
+            rule = "leave room for a reply"
+            expected = f"fewer tokens than the context of {target.max_length}"
+            raise problem(name, rule, expected, len(prompt))
+        max_new_tokens = min(max_new_tokens, target.max_length - len(prompt))
     stops = target.stop_token_ids if stop_token_ids is None else stop_token_ids
     check_ids("stop_token_ids", stops, target.vocab_size)
     return Request(prompt, max_new_tokens, frozenset(int(stop) for stop in stops))
@@ -77,6 +84,8 @@ def check_prompt(
     ValueError: prompt_ids must not be empty: expected at least one id, got none.
     """
     if isinstance(prompt_ids, Tensor):
+        if prompt_ids.is_meta:
+            raise problem(name, "hold values", "a device with data", "meta")
         single = prompt_ids.dim() == 2 and len(prompt_ids) == 1
         if prompt_ids.is_floating_point() or not (prompt_ids.dim() == 1 or single):
             got = f"{prompt_ids.dtype} of shape {list(prompt_ids.shape)}"

@@ -57,6 +57,11 @@ class Target:
         """Layers of the model."""
         return self.model.config.num_hidden_layers
 
+    @property
+    def max_length(self) -> int | None:
+        """Tokens a context may have, prompt and reply together; None: no limit."""
+        return getattr(self.model.config, "max_position_embeddings", None)
+
     @cached_property
     def stop_token_ids(self) -> list[int]:
         """The ids that end a reply, from the generation config; may be empty."""
@@ -272,7 +277,8 @@ class SessionBatch:
             tokens.masked_fill(step >= brought[:, None], 0),
             self._sessions[0].layer_ids,
             attention_mask=visible.long(),
-            position_ids=held[:, None] + step,
+            # padding stands at its row's last position: inside the context, too
+            position_ids=held[:, None] + step.minimum(brought[:, None] - 1),
             cache=cache,
         )
         for row, (session, count) in enumerate(

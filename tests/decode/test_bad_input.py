@@ -262,12 +262,13 @@ def test_prefill_logits_that_are_no_numbers(no_shape_checks):
     refuse(ValueError, pattern, generate, target, drafter, PROMPT, max_new_tokens=9)
 
 
+@pytest.mark.parametrize("value", [NAN, INF])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("row", [0, 2, 3])
-def test_draft_logits_that_are_no_numbers(row, temperature, no_shape_checks):
+def test_draft_logits_that_are_no_numbers(row, temperature, value, no_shape_checks):
     target = tiny_target()
     drafter = tiny_drafter(target)
-    spoil(drafter.backbone.norm, row, NAN)
+    spoil(drafter.backbone.norm, row, value)
     pattern = f"draft logits must be finite .* at position {row}\\."
     options = {"max_new_tokens": 9, "temperature": temperature, "generator": 0}
     refuse(ValueError, pattern, generate, target, drafter, PROMPT, **options)

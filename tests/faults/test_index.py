@@ -15,7 +15,7 @@ HEADING = re.compile(r"^## ([A-H])\. ", re.M)
 ROW = re.compile(r"^\| ([A-Z]\d+) \| (.*?) \| (.*?) \| (.*?) \|$", re.M)
 TEST = re.compile(r"`([\w/.]+\.py)::(\w+)`")
 GITHUB = re.escape("https://github.com/")
-REPORT = re.compile(rf"^\[[^\]]+\]\({GITHUB}[^)]+\): \w")
+REPORT = re.compile(rf"^\[[^\]]+\]\({GITHUB}[^)]+\): [\w`]")
 
 
 def index() -> str:
