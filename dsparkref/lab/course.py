@@ -14,10 +14,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import dsparkref
-from dsparkref.analysis.evaluate import EvalPrompt, read_prompts
+from dsparkref.analysis.evaluate import EvalPrompt, evaluate_drafter, read_prompts
 from dsparkref.analysis.memory import block_acceptance
 from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import QWEN3_4B_DRAFTERS, Pair, load_drafter
+from dsparkref.decode.request import Prompt
 from dsparkref.decode.target import Target
 from dsparkref.draft.drafter import Drafter
 from dsparkref.draft.spec import HEADS
@@ -91,6 +92,23 @@ def evaluation_examples(pair: Pair, per_domain: int) -> list[EvalPrompt]:
         for domain in DOMAINS
     ]
     return [example for turn in zip(*found, strict=True) for example in turn]
+
+
+def accepted_lengths(
+    target: Target,
+    drafters: Mapping[str, Drafter],
+    prompts: Sequence[Prompt],
+    *,
+    max_new_tokens: int = 48,
+) -> dict[str, float]:
+    """Return each drafter's tokens per cycle, bonus included, at temperature 1."""
+    return {
+        name: evaluate_drafter(
+            target, drafter, prompts, max_new_tokens=max_new_tokens, generator=0
+        ).accepted_length
+        or math.nan
+        for name, drafter in drafters.items()
+    }
 
 
 def overlap_on_text(

@@ -34,11 +34,13 @@ LOOKS_LIKE = {
     "every draft": "autoregressive",
 }
 OTHER_COLOUR = "#555555"
-# Ways to count the drafts of one drafter: only the right one has its colour.
+# Ways to count or to feed one drafter: only the right one has its colour.
 COUNTS = {
     "right": (DRAFTER_COLOURS["dflash"], "o"),
     "unasked = refused": (OTHER_COLOUR, "X"),
     "survival": ("#999999", "P"),
+    "one layer early": (OTHER_COLOUR, "X"),
+    "reversed": ("#999999", "P"),
 }
 
 Curves = Mapping[str, Sequence[float]]
