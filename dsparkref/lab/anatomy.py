@@ -77,11 +77,12 @@ def cycle_attention(
 ) -> list[Attention]:
     """Draft one block, and return what each draft layer's attention computed."""
     found: list[Attention] = []
+    layers: Any = drafter.backbone.layers
     hooks = [
         layer.attention.register_forward_hook(
             lambda module, given, _: found.append(_attention(module, *given))
         )
-        for layer in drafter.backbone.layers
+        for layer in layers
     ]
     try:
         drafter.propose(target_hidden, anchor)

@@ -111,8 +111,8 @@ def alignment_picture(tables: Mapping[str, Tensor]) -> Picture:
             axes.set_xlabel("token after the anchor x0")
             axes.set_ylabel("" if number else "draft")
             shift, overlap = best[name]
-            said = f"{name}: {100 * overlap:.0f} % on token {_shifted(shift)}"
-            axes.set_title(said, fontsize=15)
+            where = f"{100 * overlap:.0f} % on token {_shifted(shift)}"
+            axes.set_title(f"{name}: {where}", fontsize=15)
             _write_cells(axes, table)
         set_title(figure, finding)
     lines = [finding]

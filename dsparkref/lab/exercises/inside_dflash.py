@@ -173,7 +173,7 @@ BLOCK_MASK = Exercise(
 
 
 def _given(
-    backbone: Backbone,
+    backbone: Any,
     target_hidden: Tensor,
     start: int,
     *,
