@@ -242,32 +242,47 @@ def calibrate(
 
 @app.command()
 def profile(
-    out: Annotated[Path, typer.Option(help="The table, JSON.")] = Path("profile.json"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The table. [profile.json; --random: data/measured/DEVICE.json]"
+        ),
+    ] = None,
     pair: Annotated[
         str | None,
         typer.Option(help="tiny, qwen3-4b or TARGET,DRAFTER. [DSPARKREF_PAIR or tiny]"),
     ] = None,
+    random: Annotated[
+        str | None,
+        typer.Option(help="Random weights of a known size: qwen3-4b or smoke."),
+    ] = None,
     head: Annotated[str, typer.Option(help="Which drafter of the pair.")] = "markov",
-    rows: Annotated[str, typer.Option(help="Requests, comma between them.")] = "1",
+    rows: Annotated[
+        str | None,
+        typer.Option(help="Requests, comma between them. [1; --random: up to 128]"),
+    ] = None,
     tokens: Annotated[
         str | None, typer.Option(help="Tokens per row, anchor included. [1 to K + 1]")
     ] = None,
-    context: Annotated[int, typer.Option(min=1, help="Tokens before the step.")] = 64,
+    context: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens before the step. [64; --random: 512]"),
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed passes.")] = 9,
 ) -> None:
     """Measure T_draft, T_verify and SPS(B) of a pair on this machine."""
-    from dsparkref.lab.profiling import run_profile
+    from dsparkref.lab.profiling import run_profile, run_random_profile
 
-    run_profile(
-        Console(highlight=False),
-        out=out,
-        pair=pair,
-        head=head,
-        rows=rows,
-        tokens=tokens,
-        context=context,
-        repeats=repeats,
-    )
+    options: dict[str, Any] = {"out": out, "head": head, "rows": rows}
+    options |= {"tokens": tokens, "context": context, "repeats": repeats}
+    console = Console(highlight=False)
+    if random is None:
+        run_profile(console, pair=pair, **options)
+    elif pair is None:
+        run_random_profile(console, random, **options)
+    else:
+        expected, got = "one of --pair and --random", "both"
+        raise problem("profile", "be told one pair", expected, got)
 
 
 @app.command()

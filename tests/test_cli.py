@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,10 +13,10 @@ from typer.testing import CliRunner
 
 from dsparkref import cli, load_drafter, load_pair
 from dsparkref.analysis.calibration_records import read_records
-from dsparkref.analysis.profile import read_profile
+from dsparkref.analysis.profile import read_profile, write_profile
 from dsparkref.checkpoints import files
 from dsparkref.draft.spec import HEADS
-from dsparkref.lab import demo, terminal
+from dsparkref.lab import demo, profiling, terminal
 from dsparkref.records import CycleTrace
 
 
@@ -208,7 +209,34 @@ def test_profile_writes_a_table_that_a_scheduler_takes(run, tmp_path):
     found = read_profile(tmp_path / "cpu.json")
     assert found.steps_per_second(1).capacity == 8
     assert found.model == "tiny, markov, K = 7"
-    assert "1 x 8" in result.output and "steps/s" in result.output
+    assert "1 x 8" in result.output and "SPS(B)" in result.output
+
+
+def test_profile_of_random_weights_on_this_device(run, data, tmp_path, monkeypatch):
+    """The GPU's script on a CPU: the check, the table, where it is kept."""
+    monkeypatch.setattr(profiling, "CHECK_TOKENS", 4)
+    options = ("--random", "smoke", "--rows", "1,2", "--repeats", "1")
+    (data / "measured").mkdir(exist_ok=True)
+    result = run("profile", *options)
+    assert result.exit_code == 0, result.output
+    (path,) = (data / "measured").iterdir()
+    assert path.name.startswith("cpu-")
+    found = read_profile(path)
+    assert found.model == "random smoke, markov, K = 3"
+    assert found.steps_per_second(2).capacity == 8
+    assert found.check == "15 of 15 greedy float32 replies on cpu equal the CPU's"
+    assert found.context == 16 and found.peak_bytes is None
+    assert "after 16 tokens" in result.output and "2 x 4" in result.output
+    again = run("profile", *options, "--head", "domino", "--tokens", "1,2")
+    assert again.exit_code == 0, again.output
+    assert read_profile(path).model == "random smoke, domino, K = 3"
+    shipped = replace(found, model="tiny, markov, K = 7")
+    write_profile(shipped, path)
+    refused = run("profile", *options)
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("error: out must be free to replace")
+    assert read_profile(path) == shipped
+    path.unlink()
 
 
 # --- errors -----------------------------------------------------------------------
@@ -232,6 +260,8 @@ def test_profile_writes_a_table_that_a_scheduler_takes(run, tmp_path):
         (("calibrate", "--save", "no/such/x"), "save must lie in a folder"),
         (("profile", "--out", "no/such/x.json"), "out must lie in a folder"),
         (("profile", "--rows", "one"), "rows must be integers"),
+        (("profile", "--random", "qwen3-400b"), "random must be a known name"),
+        (("profile", "--random", "smoke", "--pair", "tiny"), "profile must be told"),
     ],
 )
 def test_bad_input_is_one_line(run, tmp_path, arguments, words, no_shape_checks):

@@ -61,6 +61,10 @@ class Profile:
     # repeats that the median is taken over
     repeats: int
     points: tuple[Point, ...]
+    # most bytes that were in use on the GPU; None: the device does not tell
+    peak_bytes: int | None = None
+    # how the tiny pair decoded there beside a CPU; empty where it was not run
+    check: str = ""
 
     def __str__(self) -> str:
         """Say in a line what was measured, where and when."""
@@ -146,6 +150,8 @@ def profile_pair(
     check_range("context", context, 1, integer=True)
     check_range("repeats", repeats, 1, integer=True)
     points = []
+    if target.device.type == "cuda":  # what is in use now still counts
+        torch.cuda.reset_peak_memory_stats(target.device)
     for count in sorted(set(rows)):
         progress(f"drafting for {count} requests")
         draft = _time(_draft_pass(target, drafter, count, context), target, repeats)
@@ -162,7 +168,12 @@ def profile_pair(
         context=context,
         repeats=repeats,
         points=tuple(points),
+        peak_bytes=_peak_bytes(target.device),
     )
+
+
+def _peak_bytes(device: torch.device) -> int | None:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 def device_name(device: torch.device) -> str:
@@ -214,9 +225,11 @@ Step = Callable[[], Callable[[], object]]
 
 @torch.no_grad()
 def _verify_pass(target: Target, rows: int, tokens: int, context: int) -> Step:
+    """All rows hold the same context: it is read once, and its cache repeated."""
     cache = DynamicCache()
     ids = _ids(target, rows, context + tokens)
-    target.forward(ids[:, :context], cache=cache, last_logits=1)
+    target.forward(ids[:1, :context], cache=cache, last_logits=1)
+    cache.batch_repeat_interleave(rows)
 
     def prepare() -> Callable[[], object]:
         own = copy.deepcopy(cache)

@@ -40,7 +40,7 @@ def load_target(
     from transformers import AutoModelForCausalLM
 
     where = resolve_device(device)
-    kind = _auto_dtype(where) if dtype == "auto" else resolve_dtype(dtype)
+    kind = auto_dtype(where) if dtype == "auto" else resolve_dtype(dtype)
     folder = find_folder(source)
     check_rollback(read_config(folder))
     weight_files(folder)
@@ -111,7 +111,8 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return where
 
 
-def _auto_dtype(device: torch.device) -> torch.dtype:
+def auto_dtype(device: torch.device) -> torch.dtype:
+    """Return what weights are loaded as on a device unless a dtype is asked for."""
     if device.type == "cpu":
         return torch.float32
     if device.type == "cuda" and torch.cuda.is_bf16_supported():

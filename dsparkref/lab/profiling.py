@@ -1,60 +1,166 @@
 """What ``python -m dsparkref profile`` does: measure, print, write."""
 
 import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group
 
-from dsparkref.analysis.profile import Profile, profile_pair, write_profile
-from dsparkref.checkpoints.io import load_pair
+from dsparkref.analysis.device_check import check_device
+from dsparkref.analysis.evaluate import read_prompts
+from dsparkref.analysis.profile import (
+    Profile,
+    device_name,
+    profile_pair,
+    read_profile,
+    write_profile,
+)
+from dsparkref.analysis.random_pair import SIZES, random_pair
+from dsparkref.checkpoints import files
+from dsparkref.checkpoints.io import Pair, load_pair, load_target
+from dsparkref.checkpoints.targets import resolve_device
 from dsparkref.lab.evaluation import check_folder
 from dsparkref.lab.tables import make_table, number
-from dsparkref.shapes import problem
+from dsparkref.shapes import check_known, problem
+from dsparkref.train.corpus import DOMAINS
+
+# Of each reply of the tiny pair that is compared with the CPU's.
+CHECK_TOKENS = 64
 
 
 def run_profile(
     console: Console,
     *,
-    out: Path,
+    out: Path | None = None,
     pair: str | None = None,
     head: str = "markov",
-    rows: str = "1",
+    rows: str | None = None,
     tokens: str | None = None,
-    context: int = 64,
+    context: int | None = None,
     repeats: int = 9,
 ) -> Profile:
     """Profile a pair and write the table; ``rows`` and ``tokens`` like "1,4,16"."""
+    out = Path("profile.json") if out is None else out
     check_folder("out", out)
     name = pair or os.environ.get("DSPARKREF_PAIR") or "tiny"
-    loaded = load_pair(name, head)
-    drafter = loaded.drafter
-    sizes = range(1, drafter.block_size + 2)
+    found = _measure(
+        console,
+        load_pair(name, head),
+        name,
+        rows=_numbers("rows", rows or "1"),
+        tokens=_numbers("tokens", tokens) if tokens else None,
+        context=64 if context is None else context,
+        repeats=repeats,
+    )
+    return _written(console, found, out)
+
+
+def run_random_profile(
+    console: Console,
+    size: str,
+    *,
+    out: Path | None = None,
+    head: str = "markov",
+    rows: str | None = None,
+    tokens: str | None = None,
+    context: int | None = None,
+    repeats: int = 9,
+) -> Profile:
+    """Check this device against the CPU, then profile a random pair of a known size.
+
+    Needs no network, and no file but those of ``data/``. out None is
+    ``data/measured/DEVICE.json``; the table of another pair is not replaced.
+    """
+    check_known("random", size, tuple(SIZES))
+    device, name = resolve_device("auto"), f"random {size}"
+    out = _place(device_name(device), name) if out is None else out
+    check_folder("out", out)
+    wanted = _numbers("rows", rows) if rows else SIZES[size].rows
+    with console.status("the tiny pair on both devices"):
+        check = str(check_device(device, _messages(), max_new_tokens=CHECK_TOKENS))
+    console.print(check)
+    found = _measure(
+        console,
+        random_pair(size, head, device=device),
+        name,
+        rows=wanted,
+        tokens=_numbers("tokens", tokens) if tokens else None,
+        context=SIZES[size].context if context is None else context,
+        repeats=repeats,
+    )
+    console.print("Random weights: seconds hold for any others, acceptance has none.")
+    return _written(console, replace(found, check=check), out)
+
+
+def _measure(
+    console: Console,
+    pair: Pair,
+    name: str,
+    *,
+    rows: Sequence[int],
+    tokens: Sequence[int] | None,
+    context: int,
+    repeats: int,
+) -> Profile:
+    drafter = pair.drafter
     with console.status("") as status:  # silent where the output is no terminal
         found = profile_pair(
-            loaded.target,
+            pair.target,
             drafter,
-            rows=_numbers("rows", rows),
-            tokens=sizes if tokens is None else _numbers("tokens", tokens),
+            rows=rows,
+            tokens=tokens or range(1, drafter.block_size + 2),
             context=context,
             repeats=repeats,
             model=f"{name}, {drafter.head_type}, K = {drafter.block_size}",
             progress=status.update,
         )
+    console.print(_table(found))
+    if found.peak_bytes is not None:
+        console.print(f"peak memory: {found.peak_bytes / 2**30:.1f} GiB")
+    return found
+
+
+def _table(found: Profile) -> Group:
     lines = [
         [
             f"{point.rows} x {point.tokens}",
+            str(point.rows * point.tokens),
             number(1000 * point.draft_seconds),
             number(1000 * point.verify_seconds),
             number(1 / (point.draft_seconds + point.verify_seconds), 1),
         ]
         for point in found.points
     ]
-    title = f"{found.model} on {found.device}, {found.dtype}, {found.threads} threads"
-    columns = ["requests x tokens", "draft, ms", "verify, ms", "steps/s"]
-    console.print(make_table(title, columns, lines))
+    on = f"{found.device}, {found.threads} threads" if found.threads else found.device
+    title = f"{found.model} on {on}, {found.dtype}, after {found.context} tokens"
+    columns = ["requests x tokens", "B", "draft, ms", "verify, ms", "SPS(B)"]
+    return make_table(title, columns, lines)
+
+
+def _written(console: Console, found: Profile, out: Path) -> Profile:
     write_profile(found, out)
     console.print(f"table: {out}", soft_wrap=True)
     return found
+
+
+def _place(device: str, name: str) -> Path:
+    """Return where the table of a device is kept; another pair's stays as it is."""
+    slug = re.sub(r"[^a-z0-9_]+", "-", device.lower()).strip("-")
+    path = files.data_folder() / "measured" / f"{slug}.json"
+    if path.exists() and not read_profile(path).model.startswith(name):
+        got = f"{path.name}, a table of {read_profile(path).model}"
+        hint = "Name another file: --out FILE."
+        raise problem("out", "be free to replace", f"a table of {name}", got, hint)
+    return path
+
+
+def _messages() -> list[str]:
+    """Return one message per domain of the evaluation set."""
+    target, folder = load_target("tiny", device="cpu"), files.data_folder() / "eval"
+    paths = [folder / f"{domain}.jsonl" for domain in DOMAINS]
+    return [read_prompts(path, target, 1)[0].message for path in paths]
 
 
 def _numbers(name: str, text: str) -> list[int]:

@@ -69,7 +69,7 @@ def test_what_is_timed_is_the_step_alone(target, monkeypatch):
     monkeypatch.setattr(type(target), "forward", recorded)
     profile_pair(target, ManyAtOnce(), rows=[3], tokens=[2], context=7, repeats=2)
     assert drafts == [([profiling.NEW_ROWS] * 3, 3, [7] * 3)] * 4
-    assert steps[1:] == [(3, 7, 0)] + [(3, 2, 7)] * 4
+    assert steps[1:] == [(1, 7, 0)] + [(3, 2, 7)] * 4
 
 
 def test_steps_per_second_leave_no_cost_out():
