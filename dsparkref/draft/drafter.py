@@ -412,4 +412,3 @@ class Drafter(nn.Module):
 
 def _frozen(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape), requires_grad=False)
-
