@@ -144,7 +144,7 @@ def evaluate(
         typer.Option(help="Names such as markov,rnn-k15, or folders. [all of tiny]"),
     ] = None,
     prompts: Annotated[
-        int | None, typer.Option(min=1, help="Per domain. [100; 8 with --speed]")
+        int | None, typer.Option(min=1, help="Per domain. [100; 8 to time or check]")
     ] = None,
     temperature: Temperature = 1.0,
     seed: Seed = 0,
@@ -160,8 +160,34 @@ def evaluate(
         typer.Option("--speed", help="Time everything instead, greedily, in rounds."),
     ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Of --speed.")] = 5,
+    lossless: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="Check instead that this pair (tiny, qwen3-4b or TARGET,DRAFTER), or "
+            "this drafter of --target, changes nothing: pass, tie, fail or "
+            "inconclusive. Exit code 0 for pass and tie.",
+        ),
+    ] = None,
 ) -> None:
     """Measure the target, and every drafter by real decoding."""
+    if lossless is not None:
+        if drafters or speed or figure:
+            got = "--drafters, --speed or --figure beside it"
+            raise problem("lossless", "stand alone", "one source", got)
+        from dsparkref.lab.lossless import run_lossless
+
+        found = run_lossless(
+            Console(highlight=False),
+            lossless,
+            target_source=target,
+            prompts_per_domain=prompts or 8,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            seed=seed,
+            json_file=json_file,
+        )
+        raise typer.Exit(0 if found.answer in ("pass", "tie") else 1)
     names = drafters.split(",") if drafters else None
     if speed:
         from dsparkref.lab.speed import run_speed

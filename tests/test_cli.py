@@ -168,6 +168,23 @@ def test_evaluate_takes_chosen_drafters(run, tmp_path):
     assert list(report["decoding"]) == ["autoregressive", "markov", "dflash"]
 
 
+@pytest.mark.parametrize("source", ["tiny", "rnn", "folders"])
+def test_lossless_gives_its_answer(run, data, tmp_path, source):
+    if source == "folders":
+        places = [data / "tiny" / "target", data / "tiny" / "drafters" / "gated"]
+        source = ",".join(map(str, places))
+    options = ("--prompts", "1", "--max-new-tokens", "6", "--json", "found.json")
+    result = run("evaluate", "--lossless", source, *options)
+    report = json.loads((tmp_path / "found.json").read_text())
+    kept = report["findings"][0]["detail"].split(" and ")[1]
+    answer = "inconclusive" if kept.startswith("0 ") else "pass"
+    assert report["answer"] == answer, report
+    assert result.exit_code == (answer != "pass")
+    assert f"{answer}: " in result.output
+    assert len(report["findings"]) == 6 and report["rounding"]["positions"] == 18
+    assert max(map(len, result.output.splitlines())) <= 80
+
+
 # --- calibrate, profile -----------------------------------------------------------
 
 QUICK = ("--prompts", "2", "--max-new-tokens", "5")
@@ -252,6 +269,9 @@ def test_profile_of_random_weights_on_this_device(run, data, tmp_path, monkeypat
         (("generate", "Hi", "--max-new-tokens", "-1"), "max_new_tokens must"),
         (("evaluate", "--prompts", "99"), "prompts must be in the file"),
         (("evaluate", "--drafters", "eagle"), "source must exist"),
+        (("evaluate", "--lossless", "tiny", "--speed"), "lossless must stand alone"),
+        (("evaluate", "--lossless", "eagle"), "source must exist"),
+        (("evaluate", "--lossless", "tiny", "--temperature", "0"), "temperature must"),
         (("evaluate", "--json", "no/such/x.json"), "json must lie in a folder"),
         (("demo", "--rounds", "3", "--prompts", "9"), "prompts must be in the file"),
         (("calibrate", "--thresholds", "0,x"), "thresholds must be numbers"),

@@ -1,0 +1,103 @@
+"""What ``python -m dsparkref evaluate --lossless SOURCE`` does: load, check, print."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from dsparkref.analysis.evaluate import read_prompts
+from dsparkref.analysis.lossless import LosslessReport, check_lossless
+from dsparkref.analysis.rounding import Rounding
+from dsparkref.checkpoints import files
+from dsparkref.checkpoints.io import Pair, load_drafter, load_pair, load_target
+from dsparkref.decode.target import Target
+from dsparkref.lab.evaluation import check_folder, drafter_source
+from dsparkref.shapes import dtype_name
+from dsparkref.train.corpus import DOMAINS
+
+ANSWER_MEANS = {
+    "pass": "nothing here can be told from the target decoding alone.",
+    "tie": "greedy replies part only where two logits lie within rounding.",
+    "fail": "what comes out is not what the target alone would say.",
+    "inconclusive": "no draft was kept, so that next to nothing was put to the test.",
+}
+
+
+def run_lossless(
+    console: Console,
+    source: str,
+    *,
+    target_source: str = "tiny",
+    prompts_per_domain: int = 8,
+    max_new_tokens: int = 64,
+    temperature: float = 1.0,
+    seed: int = 0,
+    json_file: Path | None = None,
+) -> LosslessReport:
+    """Check a pair, or a drafter of ``target_source``, and print what was found."""
+    check_folder("json", json_file)
+    pair = find_pair(source, target_source)
+    prompts = check_prompts(pair.target, prompts_per_domain)
+    with console.status("") as status:
+        report = check_lossless(
+            pair.target,
+            pair.drafter,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            generator=seed,
+            progress=status.update,
+        )
+    place = f"{pair.target.device}, {dtype_name(pair.target.dtype)}"
+    console.print(f"{len(prompts)} prompts, greedy and sampled ({place})")
+    for found in report.findings:
+        console.print(f"{found.name}: {found.answer}; {found.detail}")
+    console.print(rounding_line(report.rounding))
+    console.print(f"{report.answer}: {ANSWER_MEANS[report.answer]}")
+    if json_file is not None:
+        files.write_json(json_file, {"answer": report.answer, **asdict(report)})
+        console.print(f"numbers: {json_file}", soft_wrap=True)
+    return report
+
+
+def find_pair(source: str, target_source: str = "tiny") -> Pair:
+    """Load a pair by its name, or a drafter together with its target."""
+    if source in ("tiny", "qwen3-4b") or "," in source:
+        return load_pair(source)
+    target = load_target(target_source)
+    return Pair(target, load_drafter(drafter_source(source), target))
+
+
+def check_prompts(target: Target, per_domain: int) -> list[list[int]]:
+    """Return evaluation prompts; random ids where the target has no tokenizer."""
+    if target.tokenizer is None:
+        stream, shape = (
+            torch.Generator().manual_seed(0),
+            (len(DOMAINS) * per_domain, 24),
+        )
+        return torch.randint(target.vocab_size, shape, generator=stream).tolist()
+    folder = files.data_folder() / "eval"
+    return [
+        example.prompt
+        for domain in DOMAINS
+        for example in read_prompts(folder / f"{domain}.jsonl", target, per_domain)
+    ]
+
+
+def rounding_line(found: Rounding) -> str:
+    """Return in one line how far block and one-token passes round apart.
+
+    >>> rounding_line(Rounding(100, 2, 0.125, 1.0, 0.25))
+    'rounding: at 2 of 100 tokens a block pass and a one-token pass put another token \
+first, at most 0.125 apart (1 ulp of the logit); any two logits differ by up to 0.25'
+    """
+    gap = ""
+    if found.flips:
+        ulps = f"{found.gap_ulps:.2g} ulp of the logit"
+        gap = f", at most {found.gap:.3g} apart ({ulps})"
+    return (
+        f"rounding: at {found.flips} of {found.positions} tokens a block pass and a "
+        f"one-token pass put another token first{gap}; any two logits differ by up to "
+        f"{found.difference:.2g}"
+    )
