@@ -271,7 +271,7 @@ def test_profile_of_random_weights_on_this_device(run, data, tmp_path, monkeypat
         (("evaluate", "--drafters", "eagle"), "source must exist"),
         (("evaluate", "--lossless", "tiny", "--speed"), "lossless must stand alone"),
         (("evaluate", "--lossless", "eagle"), "source must exist"),
-        (("evaluate", "--lossless", "tiny", "--temperature", "0"), "temperature must"),
+        (("evaluate", "--lossless", "rnn", "--max-new-tokens", "1"), "prompts must"),
         (("evaluate", "--json", "no/such/x.json"), "json must lie in a folder"),
         (("demo", "--rounds", "3", "--prompts", "9"), "prompts must be in the file"),
         (("calibrate", "--thresholds", "0,x"), "thresholds must be numbers"),
