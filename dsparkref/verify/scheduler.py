@@ -121,16 +121,33 @@ def schedule_prefixes(
 
     Differs: engines that do without the stop look two steps back instead.
     """
-    chances, requests = rank_drafts(survival)
-    size = len(survival)
-    room = free_places(size, steps_per_second)
-    gains = chances[:room]
-    batch_tokens = size + torch.arange(len(gains) + 1)
-    expected_tokens = torch.cat([gains.new_tensor([size]), gains]).cumsum(0)
-    throughput = expected_tokens * steps_per_second.rates(batch_tokens)
+    throughput = throughput_curve(survival, steps_per_second)
     rising = leading_run(throughput.diff() > 0)
     best = throughput.argmax()  # the first of equals, as "Theta > best" has it
+    requests = rank_drafts(survival)[1]
     return _lengths(requests[: rising if early_stop else best], survival)
+
+
+def throughput_curve(
+    survival: Float[Tensor, "R K"], steps_per_second: StepsPerSecond
+) -> Float[Tensor, " sizes"]:
+    """Return Theta with the best 0, 1, 2, ... drafts taken in: tokens per second.
+
+    Theta = tau SPS(B): tau begins at R, a token of the target's own for each request,
+    and grows by a draft's survival; B begins at R and grows by 1. The curve ends where
+    the table does, or with the last draft that may stand.
+
+    Arguments and errors as in ``schedule_prefixes``.
+
+    >>> sps = StepsPerSecond({1: 1.0, 2: 0.5, 3: 0.45})  # appendix A
+    >>> throughput_curve(torch.tensor([[0.8, 0.72]]), sps)
+    tensor([1.0000, 0.9000, 1.1340], dtype=torch.float64)
+    """
+    size = len(survival)
+    gains = rank_drafts(survival)[0][: free_places(size, steps_per_second)]
+    batch_tokens = size + torch.arange(len(gains) + 1)
+    expected_tokens = torch.cat([gains.new_tensor([size]), gains]).cumsum(0)
+    return expected_tokens * steps_per_second.rates(batch_tokens)
 
 
 def fill_budget(survival: Float[Tensor, "R K"], budget: int) -> Int[Tensor, " R"]:

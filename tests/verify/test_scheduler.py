@@ -13,6 +13,7 @@ from dsparkref.verify.scheduler import (
     StepsPerSecond,
     fill_budget,
     schedule_prefixes,
+    throughput_curve,
 )
 
 APPENDIX_A = StepsPerSecond({1: 1.0, 2: 0.5, 3: 0.45})
@@ -122,6 +123,19 @@ def test_it_is_the_papers_listing(case, early_stop):
     assert found.tolist() == algorithm_1(chances, sps, early_stop)
     assert found.dtype == torch.long
     assert len(chances) + int(found.sum()) <= sps.capacity
+
+
+@settings(deadline=None)
+@given(problems(convex=False))
+def test_the_curve_is_theta_of_every_budget(case):
+    """Added up by hand at each size; it ends with the table or the last draft."""
+    chances, sps = case
+    curve = throughput_curve(chances, sps).tolist()
+    possible = min(int((chances > 0).sum()), sps.capacity - len(chances))
+    assert len(curve) == possible + 1
+    for budget, theta in enumerate(curve):
+        lengths = fill_budget(chances, budget)
+        assert theta == pytest.approx(throughput(chances, lengths, sps), rel=1e-12)
 
 
 def test_a_staircase_halts_the_stop_at_its_first_step():
