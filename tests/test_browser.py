@@ -23,7 +23,7 @@ pytestmark = [
 ]
 NOTEBOOKS = sorted(path.name for path in build.FOLDER.glob("*.ipynb"))
 # Notebooks whose first widget is moved.
-MOVED = ["01_suffix_decay.ipynb"]
+MOVED = ["01_suffix_decay.ipynb", "09_scheduler.ipynb"]
 WIDGET = ".jp-OutputArea .widget-vbox"
 BYTES = "async i => [...new Uint8Array(await (await fetch(i.src)).arrayBuffer())]"
 # Cells with something that sticks out to the right, by the start of its text.
