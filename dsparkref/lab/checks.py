@@ -9,12 +9,12 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from numbers import Real
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dsparkref.shapes import check_known
 
@@ -165,6 +165,8 @@ def shown(value: Any) -> str:
         return shown(value.tolist())
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(shown, value))}]"
+    if isinstance(value, nn.Module) or is_dataclass(value):
+        return f"a {type(value).__name__}"
     return repr(round(value, 4)) if isinstance(value, float) else repr(value)
 
 

@@ -84,12 +84,14 @@ def _is_here(repository: str) -> bool:
     return True
 
 
-def evaluation_examples(pair: Pair, per_domain: int) -> list[EvalPrompt]:
+def evaluation_examples(
+    pair: Pair, per_domain: int, domains: Sequence[str] = DOMAINS
+) -> list[EvalPrompt]:
     """Return held-out prompts with replies, of math, code and chat in turn."""
     folder = files.data_folder() / "eval"
     found = [
         read_prompts(folder / f"{domain}.jsonl", pair.target, per_domain)
-        for domain in DOMAINS
+        for domain in domains
     ]
     return [example for turn in zip(*found, strict=True) for example in turn]
 
@@ -109,6 +111,11 @@ def accepted_lengths(
         or math.nan
         for name, drafter in drafters.items()
     }
+
+
+def last_token(target: Target, text: str) -> int:
+    """Return the id of a text's last token: of the word itself, where it is one."""
+    return target.tokenizer.encode(text, add_special_tokens=False)[-1]
 
 
 def overlap_on_text(

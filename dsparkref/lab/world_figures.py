@@ -24,6 +24,7 @@ from dsparkref.lab.pictures import Picture
 
 TARGET_COLOUR = DRAFTER_COLOURS["autoregressive"]
 DRAFT_COLOUR = DRAFTER_COLOURS["dflash"]
+PARALLEL = "parallel drafter"
 OVERLAP_LABEL = "overlap with the target's law\n(1 - TV, mean over blocks)"
 EXACT_LABEL = "chance that a draft stands,\ngiven all before it"
 
@@ -54,26 +55,31 @@ def overlap_picture(p_target: Tensor, p_draft: Tensor, words: Sequence[str]) -> 
     return Picture(figure, f"{finding}\n{text_table(rows, words, head='token')}")
 
 
-def pairs_picture(world: toy.MarkovWorld, target: toy.Laws, draft: toy.Laws) -> Picture:
+def pairs_picture(
+    world: toy.MarkovWorld,
+    target: toy.Laws,
+    draft: toy.Laws,
+    name: str = PARALLEL,
+) -> Picture:
     """Draw the joint law of the first two tokens, target's and drafter's."""
-    joints = {"target": _joint(target), "parallel drafter": _joint(draft)}
-    live = joints["target"] + joints["parallel drafter"]
+    joints = {"target": _joint(target), name: _joint(draft)}
+    live = joints["target"] + joints[name]
     rows = [i for i in range(world.vocab_size) if live[i].sum() > 0]
     columns = [j for j in range(world.vocab_size) if live[:, j].sum() > 0]
-    waste = float(joints["parallel drafter"][joints["target"] == 0].sum())
+    waste = float(joints[name][joints["target"] == 0].sum())
     finding = f"{100 * waste:.0f} % of the drafted pairs never occur in the language"
     lines = [finding]
     with drawing((11, 4.8)) as figure:
-        for number, (name, joint) in enumerate(joints.items()):
+        for number, (whose, joint) in enumerate(joints.items()):
             axes = figure.add_subplot(1, 2, number + 1)
-            colours = "Greys" if name == "target" else "Oranges"
+            colours = {"target": "Greys", PARALLEL: "Oranges"}.get(whose, "Blues")
             table = joint[rows][:, columns]
             axes.imshow(table, cmap=colours, vmin=0, vmax=1)
             axes.set_xticks(range(len(columns)), [world.words[j] for j in columns])
             axes.set_yticks(range(len(rows)), [world.words[i] for i in rows])
             axes.set_xlabel("second draft" if number else "second token")
             axes.set_ylabel("first draft" if number else "first token")
-            axes.set_title(name, fontsize=16)
+            axes.set_title(whose, fontsize=16)
             for i, line in enumerate(table.tolist()):
                 for j, value in enumerate(line):
                     shade = "white" if value > 0.6 else "black"
