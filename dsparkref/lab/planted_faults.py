@@ -21,6 +21,7 @@ FROM_TARGET = "replacement from p_t"
 FROM_DRAFT = "replacement from p_d"
 NO_RESIDUAL = "no residual: p_t without the rejected token"
 UNNORMALISED = "residual not renormalised"
+IN_THE_REPLACEMENT = [FROM_TARGET, FROM_DRAFT, NO_RESIDUAL, UNNORMALISED]
 # of the walk through the block
 ONE_UNIFORM = "one uniform for all positions"
 WRONG_ROW = "the wrong row of p_t"
@@ -28,6 +29,7 @@ COUNTS_ON = "counts after the first rejection"
 ROW_BEFORE = "bonus from the row before"
 TRUNCATION = "truncation taken for a rejection"
 AT_ZERO = "<= at u = 0"
+IN_THE_WALK = [ONE_UNIFORM, WRONG_ROW, COUNTS_ON, ROW_BEFORE]
 # of what the drafter tells
 SOFT_LAW = "soft q for a greedy draft"
 BEFORE_TOP_K = "q before top-k"
