@@ -93,18 +93,17 @@ if course.is_tiny():
 # **Paper** Their head is *over*-confident: it promises more than comes. Ours errs the
 # other way at the start of the block. Both happen; that is why one measures.
 #
-# ## Right on average is not enough
+# ## One temperature per position
 #
-# A head that always said the mean would be right on average too, and useless. So sort
-# the records into **bins** by what was said, and compare inside each bin. That is the
-# reliability diagram. Its summary is the *expected calibration error*: the gap of each
-# bin, weighted by the bin's share of the records,
+# Right on average is not enough: a head that always said the mean would be that, and
+# useless. So sort the records into **bins** by what was said, and compare inside each
+# bin. Drawn, this is the reliability diagram (it comes with a slider below). In one
+# number it is the *expected calibration error*, the gap of each bin weighted by its
+# share of the records:
 #
 # $$\mathrm{ECE} = \sum_b \frac{n_b}{n} |\mathrm{said}_b - \mathrm{came}_b|$$
 #
 # We look at the survival, since that is what a scheduler will read.
-#
-# ## One temperature per position
 #
 # The repair changes the scale and nothing else: $c_k = \sigma(z_k / T_k)$. With
 # $T_k > 1$ the head speaks more softly, with $T_k < 1$ more firmly. **Sequential
@@ -162,7 +161,8 @@ if course.is_tiny():
 #
 # ## A head that is twice too sure
 #
-# Our head left STS little to do. So let us break it on purpose: double every logit.
+# Our head was not far off to begin with. To see STS at work, let us break it on
+# purpose: double every logit.
 #
 # **Predict**: the temperatures fitted to the doubled logits are larger than before. By
 # which factor?
@@ -195,7 +195,8 @@ if course.is_tiny():
 
 # %% [markdown]
 # A wrong scale is all that a temperature can mend. Move the slider through the
-# positions: dots that bend, or a head that cannot tell drafts apart, stay so.
+# positions: dots that bend stay bent, and a head that cannot tell good drafts from bad
+# ones learns nothing.
 #
 # ## Order survives at one position, not in the product
 #
@@ -264,8 +265,9 @@ for rule in rules:
 
 # %% [markdown]
 # At a threshold that nobody passes, each cycle still emits one token of the target's
-# own: slow, never stuck. Notice also what a threshold does *not* know: whether the
-# target is idle or busy. That is notebook 09.
+# own: slow, never stuck. Compare math with chat: where drafts fail often, there is more
+# to prune. And notice what a threshold does *not* know: whether the target is idle or
+# busy. That is notebook 09.
 #
 # ## Records that a policy has thinned
 #

@@ -249,8 +249,9 @@ compare_guess(guess, chance_of_a(verify_block, lengths["looking ahead"]))
 #
 # **Paper** Section 5.2: the production system does search, on the survivals of *two
 # steps before*, and takes from it only one number: how many drafts in all. Who gets the
-# places is ranked by the survivals of now. The drafts it has looked at are past, they
+# places is ranked by the survivals of now. The drafts it has looked at are past: they
 # cannot gain from it. (And there is time to prepare the next step while this one runs.)
+# In the first two steps, which have no such past, it is Algorithm 1 with the stop.
 #
 # We execute that too, after each of the sixteen pasts that two steps can have.
 
@@ -302,7 +303,8 @@ show(figures.policies_picture(thetas, "made up: tiles of 8 tokens, 4 users, 200 
 
 # %% [markdown]
 # Late, and still nearly as good: how much a *crowd* wants changes little from step to
-# step. And exact, where the search is not.
+# step. And exact, where the search is not. All of these are policies, and decoding
+# takes any of them: `generate(..., policy=LaggedPrefixScheduler(sps))`.
 #
 # ## Build it once
 #
@@ -334,8 +336,8 @@ for curve in curves.values():
 # ## Exercises
 #
 # Replace the dots and run the cell. `EXERCISES["throughputs"].reveal()` shows the
-# package's own function. `steps_per_second(b)` gives SPS at b tokens, and
-# `steps_per_second.capacity` is the last b that was measured.
+# package's own function. `steps_per_second(b)` gives SPS at b tokens (one whole
+# number), and `steps_per_second.capacity` is the last b that was measured.
 #
 # **Warm-up.** Theta with the best 0, 1, 2, ... drafts taken in. (All drafts here have a
 # survival above 0, and the table is long enough.)

@@ -33,6 +33,10 @@ def _one_for_all(logits: Tensor, temperatures: Tensor) -> Tensor:
     return torch.sigmoid(logits / temperatures.mean())
 
 
+def _power(logits: Tensor, temperatures: Tensor) -> Tensor:
+    return torch.sigmoid(logits) ** (1 / temperatures)
+
+
 CALIBRATED = Exercise(
     name="calibrated",
     reference=apply_sts,
@@ -54,6 +58,12 @@ CALIBRATED = Exercise(
         ),
         "The temperature divides the probability. It belongs to the logit, before the "
         "sigmoid; yours can even pass 1.": _divided_probability,
+        "A power of the probability is something else: at T = 2 a confidence of 1/2 "
+        "must stay 1/2. Divide the logit.": _power,
+        "The sign in the exponent is turned round: yours is the chance of a "
+        "rejection.": lambda logits, temperatures: torch.sigmoid(
+            -logits / temperatures
+        ),
         "A softmax makes the positions of one block share a total of 1. Each position "
         "is a yes or no of its own.": _softmax,
         "One temperature for all positions. Each has its own.": _one_for_all,
@@ -104,6 +114,25 @@ def _one_is_lost(predicted: Tensor, observed: Tensor, bins: int) -> float:
     return found * below.double().mean().item()
 
 
+def _without_weights(predicted: Tensor, observed: Tensor, bins: int) -> Tensor:
+    gaps, _ = _gaps(predicted, observed, bins)
+    return torch.stack(gaps).sum()
+
+
+def _with_a_sign(predicted: Tensor, observed: Tensor, bins: int) -> Tensor:
+    return predicted.mean() - observed.double().mean()
+
+
+def _closed_above(predicted: Tensor, observed: Tensor, bins: int) -> float:
+    index = (predicted.double() * bins).ceil().clamp(min=1) - 1
+    found = 0.0
+    for number in index.unique().tolist():
+        inside = index == number
+        gap = predicted[inside].mean() - observed[inside].double().mean()
+        found += inside.double().mean().item() * gap.abs().item()
+    return found
+
+
 def _middle_of_the_bin(predicted: Tensor, observed: Tensor, bins: int) -> float:
     middle = (bin_index(predicted, bins) + 0.5) / bins
     return expected_calibration_error(middle, observed, bins)
@@ -117,6 +146,7 @@ ERROR = Exercise(
         (torch.tensor([0.1, 0.3, 0.6, 0.6, 0.9]), torch.tensor([0, 1, 1, 1, 1]), 4),
         (torch.tensor([1.0, 1.0, 0.55]), torch.tensor([0, 1, 1]), 2),
         (torch.tensor([0.05, 0.95, 0.85]), torch.tensor([1, 1, 0]), 10),
+        (torch.tensor([0.5, 0.25, 0.75]), torch.tensor([0, 1, 1]), 2),
     ],
     mistakes={
         "Each record is compared by itself, and an outcome is never .7. Compare means, "
@@ -126,6 +156,14 @@ ERROR = Exercise(
         "Every bin counts the same. Weigh a bin by its share of the records.": (
             _bins_alike
         ),
+        "The gaps are added up as they are. Weigh a bin by its share of the records.": (
+            _without_weights
+        ),
+        "Gaps of opposite sign cancel. Take their absolute value, bin by bin.": (
+            _with_a_sign
+        ),
+        "A prediction on the edge of two bins belongs to the upper one; yours is in "
+        "the lower.": _closed_above,
         "This is the worst bin. The ECE is a weighted mean over the bins.": _worst_bin,
         "A bin without records has no mean (0 / 0). It has no weight either: leave it "
         "out.": _empty_bins_count,

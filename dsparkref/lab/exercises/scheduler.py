@@ -44,9 +44,13 @@ def _no_token_of_its_own(survival: Tensor, sps: StepsPerSecond) -> Tensor:
 
 
 def _anchors_are_free(survival: Tensor, sps: StepsPerSecond) -> Tensor:
-    size = len(survival)
-    sizes = _sizes(survival, 0).clamp(min=1)  # 0 tokens are not in the table
-    return _theta(_sorted(survival), float(size), sizes, sps)
+    """It raises: 0 tokens are not in the table."""
+    sizes = _sizes(survival, 0)
+    return _theta(_sorted(survival), float(len(survival)), sizes, sps)
+
+
+def _one_anchor(survival: Tensor, sps: StepsPerSecond) -> Tensor:
+    return _theta(_sorted(survival), 1.0, _sizes(survival, 1), sps)
 
 
 def _row_by_row(survival: Tensor, sps: StepsPerSecond) -> Tensor:
@@ -68,6 +72,10 @@ def _without_the_start(survival: Tensor, sps: StepsPerSecond) -> Tensor:
     return throughput_curve(survival, sps)[1:]
 
 
+def _without_the_end(survival: Tensor, sps: StepsPerSecond) -> Tensor:
+    return throughput_curve(survival, sps)[:-1]
+
+
 THROUGHPUTS = Exercise(
     name="throughputs",
     reference=throughput_curve,
@@ -76,10 +84,15 @@ THROUGHPUTS = Exercise(
         "The first entry is missing: no draft taken in is a choice, too.": (
             _without_the_start
         ),
+        "The last entry is missing: with n drafts there are n + 1 sizes, from none to "
+        "all.": _without_the_end,
         "tau begins at 0 here. Every request gets one token of the target's own, "
         "whatever becomes of its drafts.": _no_token_of_its_own,
-        "B begins too low. The anchors are computed as well: one token for each "
-        "request.": _anchors_are_free,
+        "A step of 0 tokens? The anchors are computed as well, one token for each "
+        "request: B begins at R.": _anchors_are_free,
+        "That fits one request. With R of them, B and tau both begin at R.": (
+            _one_anchor
+        ),
         "The drafts go in request by request. The best of all comes first, whosever it "
         "is.": _row_by_row,
         "The survivals are multiplied up once more. They are products already.": (
@@ -134,6 +147,13 @@ def _positions(survival: Tensor) -> tuple[Tensor, Tensor]:
     return chances, torch.tensor([j for _, j in order])
 
 
+def _flat_sort(survival: Tensor) -> tuple[Tensor, Tensor]:
+    """Row after row, sorted: ties to the request, zeros left in."""
+    rows, block = survival.shape
+    pairs = [(r, j) for r in range(rows) for j in range(block)]
+    return _in_order(survival, sorted(pairs, key=lambda p: -survival[p].item()))
+
+
 RANKING = Exercise(
     name="ranking",
     reference=rank_drafts,
@@ -141,6 +161,8 @@ RANKING = Exercise(
     mistakes={
         "Drafts of survival 0 are in the ranking. They can never stand: leave them "
         "out.": _zeros_stay,
+        "Nearly. Drafts of survival 0 stay out, and at equal survival the lower "
+        "position comes first, whosever it is.": _flat_sort,
         "At equal survival the lower *request* comes first in yours. The lower "
         "position must, and only then the request.": _ties_to_the_request,
         "Sorted upwards and turned round: that turns the ties round as well, so that a "
@@ -184,11 +206,8 @@ def _anchors_count(survival: Tensor, budget: int) -> Tensor:
 
 
 def _as_good_as_the_last(survival: Tensor, budget: int) -> Tensor:
-    if budget == 0:
-        return torch.zeros(len(survival), dtype=torch.long)
-    ranked = rank_drafts(survival)[0]
-    last = ranked[min(budget, len(ranked)) - 1]
-    return (survival.double() >= last).sum(dim=1)
+    last = survival.flatten().sort(descending=True).values[budget - 1]
+    return (survival >= last).sum(dim=1)
 
 
 SHARE_OUT = Exercise(
@@ -247,6 +266,28 @@ def _first_is_free(survival: Tensor, sps: StepsPerSecond) -> Tensor:
     return _lengths(survival, leading_run(curve.diff() > 0))
 
 
+def _one_by_one(survival: Tensor, sps: StepsPerSecond, go_on: bool) -> Tensor:
+    """The loop as it is first written; ``go_on``: without its break."""
+    lengths = torch.zeros(len(survival), dtype=torch.long)
+    curve, requests = throughput_curve(survival, sps), rank_drafts(survival)[1]
+    best = curve[0] if go_on else curve.new_zeros(())
+    for theta, request in zip(curve[1:], requests, strict=False):
+        if theta > best:
+            best = theta
+            lengths[request] += 1
+        elif not go_on:
+            break
+    return lengths
+
+
+def _goes_on(survival: Tensor, sps: StepsPerSecond) -> Tensor:
+    return _one_by_one(survival, sps, go_on=True)
+
+
+def _nothing_to_beat(survival: Tensor, sps: StepsPerSecond) -> Tensor:
+    return _one_by_one(survival, sps, go_on=False)
+
+
 def _each_alone(survival: Tensor, sps: StepsPerSecond) -> Tensor:
     return torch.cat([schedule_prefixes(row[None], sps) for row in survival])
 
@@ -270,14 +311,19 @@ SCHEDULE = Exercise(
         (torch.tensor([[0.5, 0.5]]), StepsPerSecond({1: 1.5, 2: 1.0, 3: 1.0})),
         (TWO, StepsPerSecond({1: 1.0, 4: 1.0})),
         (TIES, StepsPerSecond({1: 9.0, 3: 8.0, 5: 6.0, 7: 2.0})),
+        (ONE, StepsPerSecond({1: 1.0, 2: 0.5, 3: 0.2})),
     ],
     mistakes={
         "That is the highest point of the whole curve. Algorithm 1 stops at the first "
         "draft that does not raise Theta.": _search,
         "One too many: the draft that does not raise Theta stays out.": _one_too_many,
         "On a plateau yours goes on. Theta must *rise*.": _plateau_goes_on,
-        "The first draft goes in whatever it costs: tau begins at R, not at 0, so that "
-        "no draft at all has a Theta to beat.": _first_is_free,
+        "tau begins at R, not at 0: every request gets a token of the target's own, "
+        "also when nothing is verified.": _first_is_free,
+        "The first draft goes in whatever it costs. It has a Theta to beat: that of no "
+        "draft at all, R SPS(R).": _nothing_to_beat,
+        "Yours goes on behind a draft that does not raise Theta, and takes later ones "
+        "without it. Stop there.": _goes_on,
         "Each request is scheduled as if it were alone. They share one step, and one "
         "B.": _each_alone,
         "Past the end of the table nothing is known: its last point is a capacity.": (
