@@ -16,15 +16,8 @@ def download(repo_id: str) -> Path:
     from huggingface_hub import snapshot_download
 
     with hub_errors(repo_id):
-        try:
-            held = Path(
-                snapshot_download(
-                    repo_id, allow_patterns=PATTERNS, local_files_only=True
-                )
-            )
-        except (OSError, ValueError):  # nothing of it is here
-            held = None
-        if held is not None and _is_whole(held):
+        held = held_copy(repo_id)
+        if held is not None:
             return held
         plan = snapshot_download(repo_id, allow_patterns=PATTERNS, dry_run=True)
         missing = [file for file in plan if file.will_download]
@@ -34,6 +27,19 @@ def download(repo_id: str) -> Path:
             file=sys.stderr,
         )
         return Path(snapshot_download(repo_id, allow_patterns=PATTERNS))
+
+
+def held_copy(repo_id: str) -> Path | None:
+    """Return a repository's copy on this machine if it is whole; asks no network."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        held = Path(
+            snapshot_download(repo_id, allow_patterns=PATTERNS, local_files_only=True)
+        )
+    except (OSError, ValueError):  # nothing of it is here
+        return None
+    return held if _is_whole(held) else None
 
 
 def _is_whole(folder: Path) -> bool:

@@ -17,6 +17,7 @@ import dsparkref
 from dsparkref.analysis.evaluate import EvalPrompt, evaluate_drafter, read_prompts
 from dsparkref.analysis.memory import block_acceptance
 from dsparkref.checkpoints import files
+from dsparkref.checkpoints.hub import held_copy
 from dsparkref.checkpoints.io import QWEN3_4B_DRAFTERS, Pair, load_drafter
 from dsparkref.decode.request import Prompt
 from dsparkref.decode.target import Target
@@ -64,24 +65,25 @@ def sibling_drafters(pair: Pair) -> dict[str, Drafter]:
         others = QWEN3_4B_DRAFTERS
     else:
         others = {}
-    found = {}
-    for name, source in others.items():
-        if name in own or source.startswith("tiny/") or _is_here(source):
-            found[name] = own.get(name) or load_drafter(source, pair.target)
+    return drafters_here(pair.target, others, own) or own
+
+
+def drafters_here(
+    target: Target, sources: Mapping[str, str], own: Mapping[str, Drafter] | None = None
+) -> dict[str, Drafter]:
+    """Load those drafters that need no download; the others are named and left out.
+
+    ``own`` are loaded already.
+    """
+    own, found = own or {}, {}
+    for name, source in sources.items():
+        if name in own:
+            found[name] = own[name]
+        elif source.startswith("tiny/") or held_copy(source):
+            found[name] = load_drafter(source, target)
         else:
             print(f"{name}: {source} is not on this machine, and is left out.")
-    return found or own
-
-
-def _is_here(repository: str) -> bool:
-    """Whether a Hub repository has been fetched before; asks no network."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        snapshot_download(repository, local_files_only=True)
-    except FileNotFoundError:
-        return False
-    return True
+    return found
 
 
 def evaluation_examples(
