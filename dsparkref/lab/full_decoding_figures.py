@@ -23,6 +23,7 @@ from dsparkref.lab.pictures import Picture
 from dsparkref.lab.side_by_side import Decoded, length_interval
 from dsparkref.lab.terminal import KINDS, cycle_line, cycle_pieces, token_text
 from dsparkref.records import CycleTrace
+from dsparkref.train.corpus import DOMAINS
 from dsparkref.verify.sampling import probabilities
 
 TARGET_COLOUR = DRAFTER_COLOURS["autoregressive"]
@@ -73,6 +74,18 @@ def cycle_picture(entry: tuple[Target, CycleTrace]) -> Picture:
     last = "" if trace.next_token is None else token_text(target, trace.next_token)
     closing = f"anchor {token_text(target, trace.anchor)!r}; after the drafts {last!r}"
     return Picture(figure, f"{finding}\n{table}\n{closing}")
+
+
+def first_replies(
+    target: Target, decoded: Decoded
+) -> dict[tuple[str, str], tuple[str, Target, Sequence[CycleTrace]]]:
+    """Return each drafter's first reply in each domain, as ``reply_picture`` wants."""
+    return {
+        (name, domain): (f"{name} on {domain}", target, found.replies[0].cycles)
+        for name, by_domain in decoded.items()
+        for domain, found in by_domain.items()
+        if domain in DOMAINS
+    }
 
 
 def reply_picture(entry: tuple[str, Target, Sequence[CycleTrace]]) -> Picture:

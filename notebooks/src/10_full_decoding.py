@@ -181,14 +181,11 @@ assert agree(*next_laws)
 # %%
 from dsparkref import decode_cycles
 
-options = {"max_new_tokens": 48, "temperature": 1.0, "generator": 1}
-options |= {"policy": policy, "keep_tensors": True}
-cycles = list(decode_cycles(target, drafter, prompt, **options))
+options = {"max_new_tokens": 48, "temperature": 1.0, "generator": 1, "policy": policy}
+cycles = list(decode_cycles(target, drafter, prompt, **options, keep_tensors=True))
 first, second = cycles[:2]
 assert first.anchor == int(anchor) and first.drafts == draft.tokens[0].tolist()
-assert [first.num_accepted, first.next_token] == [
-    int(x) for x in vars(verdict).values()
-]
+assert first.emitted == [*drafts[0, : kept - 1].tolist(), int(verdict.next_token)]
 
 # %%
 assert second.anchor == first.next_token  # it starts where the first one ended
@@ -246,13 +243,10 @@ show(figures.side_by_side_picture(decoded, gains, note))
 # Look into the replies, cycle by cycle:
 
 # %%
-table = {
-    (head, domain): (f"{head} on {domain}", target, found.replies[0].cycles)
-    for head, by_domain in decoded.items()
-    for domain, found in by_domain.items()
-}
-controls = {"drafter": list(decoded), "domain": list(decoded[next(iter(decoded))])}
-explore(table, figures.reply_picture, controls)
+table = figures.first_replies(target, decoded)
+heads, domains = list(decoded), ["math", "code", "chat"]
+controls = {"drafter": heads, "domain": domains}
+explore(table, figures.reply_picture, controls, start=(heads[0], "chat"))
 
 # %% [markdown]
 # ## The same cells on Qwen3-4B
