@@ -295,9 +295,8 @@ else:
 # %% tags=["build-it-once"]
 def decode(target, drafter, prompt, num_cycles):
     session, read = target.prefill(prompt, drafter.spec.target_layer_ids)
-    cache, features = drafter.new_cache(), read.hidden
+    cache, features, reply = drafter.new_cache(), read.hidden, []
     anchor = read.logits[:, -1].argmax(dim=-1)
-    reply = anchor.tolist()
     for _ in range(num_cycles):
         draft = drafter.propose(features, anchor, cache=cache)
         block = torch.cat([anchor[:, None], draft.tokens], dim=1)
@@ -307,18 +306,19 @@ def decode(target, drafter, prompt, num_cycles):
         kept, anchor = 1 + int(verdict.num_accepted), verdict.next_token
         session.commit(kept)
         features = seen.hidden[:, :kept]
-        reply += block[0, 1:kept].tolist() + anchor.tolist()
-    return reply
+        reply += block[0, :kept].tolist()
+    return reply + anchor.tolist()
 
 
 # %%
 from dsparkref import autoregressive
 
-mine = decode(target, drafter, prompt, num_cycles=6)
+num_cycles = 6
+mine = decode(target, drafter, prompt, num_cycles)
 options = {"max_new_tokens": len(mine), "stop_token_ids": []}
 alone = autoregressive(target, prompt, **options).tokens
 assert mine == alone or not course.is_tiny()
-print(f"{len(mine)} tokens from 7 passes of the target: {target.decode(mine)!r}")
+print(f"{len(mine)} tokens from {1 + num_cycles} passes: {target.decode(mine)!r}")
 
 # %% [markdown]
 # Not a token differs from what the target writes alone, one pass a token. That is the
