@@ -7,7 +7,7 @@ difference of one run says little.
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,11 +92,17 @@ class HeldOut:
     """Replies that no drafter learns from, and what the target says about them.
 
     Every block starts at an anchor drawn once; all drafters are asked the same.
+    ``layer_ids`` are those that the drafters tap.
     """
 
     @torch.no_grad()
     def __init__(
-        self, target: Target, per_domain: int, block_size: int, num_anchors: int = 8
+        self,
+        target: Target,
+        layer_ids: Sequence[int],
+        per_domain: int,
+        block_size: int,
+        num_anchors: int = 8,
     ) -> None:
         examples = [
             example
@@ -113,7 +119,7 @@ class HeldOut:
             batch.loss_mask, num_anchors, generator=seeded(2026)
         )
         seen = target.forward(
-            batch.input_ids, TARGET_LAYER_IDS, attention_mask=batch.attention_mask
+            batch.input_ids, layer_ids, attention_mask=batch.attention_mask
         )
         self.hidden = seen.hidden
         self.logits = aligned_target_logits(seen.logits, self.anchors, block_size)
@@ -203,7 +209,9 @@ def _run(
         config,
         variant.recipe,
         teacher=teacher,
-        watch=HeldOut(target, settings.held_out, drafter.block_size),
+        watch=HeldOut(
+            target, TARGET_LAYER_IDS, settings.held_out, drafter.block_size
+        ),
     )
     kept = ("step", "overlap", "base", "length")
     return [{name: row[name] for name in kept} for row in history]

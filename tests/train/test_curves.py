@@ -29,7 +29,9 @@ def tapping(target, head):
 @torch.no_grad()
 def test_held_out_overlap_is_that_of_single_blocks(target):
     drafter = tapping(target, "markov")
-    held_out = curves.HeldOut(target, 1, drafter.block_size, num_anchors=2)
+    held_out = curves.HeldOut(
+        target, curves.TARGET_LAYER_IDS, 1, drafter.block_size, num_anchors=2
+    )
     total = torch.zeros(drafter.block_size)
     count = torch.zeros(drafter.block_size)
     for row, anchors in enumerate(held_out.anchors.tolist()):
