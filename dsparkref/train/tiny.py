@@ -259,6 +259,7 @@ HOW = {
     "eval": f"`evaluation_examples`, seed {EVALUATION_SEED}",
     "figures": "`evaluate --figure`",
     "confidence.safetensors": "`calibrate --prompts 120 --replies 3 --records`, seed 0",
+    "training_curves.json": "`train curves`, seeds 0, 1, 2",
     "measured": "`profile --rows 1,2,4,8,16,32,64`",
 }
 
