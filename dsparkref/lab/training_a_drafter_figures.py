@@ -81,12 +81,11 @@ def pull_picture(pulls: Mapping[float, Sequence[float]]) -> Picture:
             colour, dash, marker = LOOKS[name]
             heights = [pulls[chance][column] for chance in chances]
             axes.plot(chances, heights, dash, marker=marker, color=colour, lw=2.5)
-            peak = max(range(len(heights)), key=heights.__getitem__)
-            label = {"CE": "cross entropy", "TV": "total variation (L1)"}[name]
-            place = (chances[peak], heights[peak] + 0.05)
-            axes.annotate(
-                label, place, color=colour, ha="left" if peak < 2 else "center"
-            )
+            label, at = {"CE": ("cross entropy", 0), "TV": ("total variation (L1)", 3)}[
+                name
+            ]
+            place = (chances[at], heights[at] + 0.05)
+            axes.annotate(label, place, color=colour)
         axes.set_xscale("log")
         axes.set_ylim(-0.03, 1.15)
         axes.set_xlabel("chance that the drafter gives to the right token")
@@ -123,7 +122,7 @@ def steps_picture(entry: tuple[Variants, str, str]) -> Picture:
     last = {n: v for n, v in ends(variants, measure).items() if n in GROUPS[group]}
     means = {name: sum(values) / len(values) for name, values in last.items()}
     best = max(means, key=means.__getitem__)
-    finding = f"{measure}: {best} ends highest, at {means[best]:.2f}"
+    finding = f"{best} ends highest: {measure} {means[best]:.2f}"
     with drawing((11, 6.0)) as figure:
         axes = figure.add_subplot()
         for name in last:

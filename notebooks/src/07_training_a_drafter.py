@@ -280,13 +280,14 @@ for name, way in ways.items():
 
 # %%
 print(compare_guess(guess, curves["in decoding"][-1] - curves["on text"][-1]))
-assert curves["in decoding"][-1] > curves["on text"][-1]
+both = zip(curves["in decoding"], curves["on text"], strict=True)
+assert max(abs(one - other) for one, other in both) < 0.03
 show(figures.forcing_picture(curves))
 
 # %% [markdown]
-# Decoding is kinder than text: cycles that get far are the easy ones. Training looks at
-# hard prefixes more often than decoding meets them, and that is all. Nothing goes
-# wrong, and nothing has to be sampled while training.
+# The two nearly agree: what teacher forcing trains is what decoding will meet, and
+# nothing has to be sampled while training. (Between *blocks* of unlike difficulty text
+# and decoding part more: notebook 01.)
 #
 # **Paper** Domino's authors tried the other way, training on the drafter's own drafts
 # (*training-time test*): 3.80, against 3.96 with teacher forcing.
