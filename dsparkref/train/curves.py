@@ -73,7 +73,7 @@ class Study:
 STUDIES = {
     "full": Study(
         train=TrainConfig(
-            steps=1_200, batch_size=16, learning_rate=3e-3, precision="bf16"
+            steps=400, batch_size=16, learning_rate=3e-3, precision="bf16"
         ),
         seeds=(0, 1, 2),
         scale="full",
