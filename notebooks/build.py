@@ -54,9 +54,13 @@ def main() -> None:
 
 
 def kernel_environment() -> dict[str, str]:
-    """Return what a kernel needs: this checkout's package, and no network."""
+    """Return what a kernel needs: this checkout's package, no network, no bars."""
     path = [str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": os.pathsep.join(filter(None, path)), "HF_HUB_OFFLINE": "1"}
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "HF_HUB_OFFLINE": "1",
+        "TQDM_DISABLE": "1",
+    }
 
 
 def notebook_path(source: Path) -> Path:

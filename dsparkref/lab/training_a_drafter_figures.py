@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dsparkref.checkpoints import files
 from dsparkref.decode.target import Target
@@ -23,6 +22,7 @@ from dsparkref.lab.figures import (
 )
 from dsparkref.lab.pictures import Picture
 from dsparkref.lab.terminal import token_text
+from dsparkref.train.data import Batch
 from dsparkref.train.loss import position_weights
 
 # Orange and blue stand for drafters; losses of one drafter are shades and dashes.
@@ -47,20 +47,20 @@ Variants = Mapping[str, Mapping[str, Any]]
 
 
 def block_table(
-    target: Target,
-    input_ids: Tensor,
-    loss_mask: Tensor,
-    anchor: int,
-    block_size: int,
-    loss_decay: float,
+    target: Target, text: Batch, *, from_end: int, block_size: int, loss_decay: float
 ) -> str:
-    """Return one training block as text: what is read, what must be said, weights."""
-    supervised = supervised_positions(loss_mask, torch.tensor([[anchor]]), block_size)
+    """Return one training block of a text: what is read, what must be said, weights.
+
+    ``text`` is a batch of one; the anchor stands ``from_end`` tokens before its end.
+    """
+    anchor = text.input_ids.shape[1] - from_end
+    anchors = torch.tensor([[anchor]])
+    supervised = supervised_positions(text.loss_mask, anchors, block_size)
     weights = position_weights(supervised, loss_decay)[0, 0].tolist()
     lines = ["draft  reads        must say     weight"]
     for k, weight in enumerate(weights):
         place = anchor + k
-        ids = input_ids[0, place : place + 2].tolist()
+        ids = text.input_ids[0, place : place + 2].tolist()
         words = [repr(token_text(target, token)) for token in ids] + ["-", "-"]
         said = f"{weight:6.2f}" if weight else "none: the reply is over"
         lines.append(f"{k + 1:>5}  {words[0]:<11}  {words[1]:<11}  {said}")

@@ -209,9 +209,7 @@ def _run(
         config,
         variant.recipe,
         teacher=teacher,
-        watch=HeldOut(
-            target, TARGET_LAYER_IDS, settings.held_out, drafter.block_size
-        ),
+        watch=HeldOut(target, TARGET_LAYER_IDS, settings.held_out, drafter.block_size),
     )
     kept = ("step", "overlap", "base", "length")
     return [{name: row[name] for name in kept} for row in history]

@@ -7,6 +7,7 @@ the same weights.
 """
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -96,8 +97,10 @@ def run_training(
     wrapped, optimizer = accelerator.prepare(module, make_optimizer(module, config))
     checkpoint = Checkpoint(accelerator, folder, config)
     step, history = checkpoint.load()
-    # no bar where the output is no terminal, nor in any process but the first
-    hidden = None if accelerator.is_main_process else True
+    # No bar where the output is no terminal, nor in any process but the first. (tqdm
+    # reads its own variable only where `disable` is not given.)
+    quiet = bool(os.environ.get("TQDM_DISABLE")) or not accelerator.is_main_process
+    hidden = True if quiet else None
     with tqdm(total=config.steps, initial=step, desc=title, disable=hidden) as bar:
         while step < config.steps:
             for group in optimizer.param_groups:
