@@ -67,7 +67,7 @@ DISTANCE = Exercise(
     name="distance",
     reference=l1_distance,
     cases=[
-        (torch.tensor([2.0, 0.0, -1.0]), torch.tensor([0.0, 1.0, 0.0])),
+        (torch.tensor([2.0, 0.0, -1.0, 1.0]), torch.tensor([0.0, 1.0, 1.5, -1.0])),
         (
             torch.tensor([[0.0, 3.0], [1.0, 1.0]]),
             torch.tensor([[3.0, 0.0], [1.0, 0.0]]),
