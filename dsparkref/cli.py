@@ -312,6 +312,68 @@ def profile(
 
 
 @app.command()
+def serve_sim(
+    clock: Annotated[
+        str, typer.Option(help="replay: by a table; real: this machine.")
+    ] = "replay",
+    table: Annotated[
+        str,
+        typer.Option(help="Of data/measured, a .json, or made up: staircase, roofline"),
+    ] = "cpu-x86_64",
+    pair: Annotated[
+        str | None,
+        typer.Option(help="tiny, qwen3-4b or TARGET,DRAFTER. [DSPARKREF_PAIR or tiny]"),
+    ] = None,
+    head: Annotated[str, typer.Option(help="Which drafter of the pair.")] = "markov",
+    rate: Annotated[
+        float, typer.Option(help="Arrivals per second; inf: all at once.")
+    ] = float("inf"),
+    concurrency: Annotated[
+        str, typer.Option(help="Requests served at once, comma between them.")
+    ] = "1,2,4,8,16,32,64",
+    fixed: Annotated[
+        str | None,
+        typer.Option(help="Fixed lengths. [replay: 1 to K; real: K // 2 and K]"),
+    ] = None,
+    threshold: Annotated[float, typer.Option(help="On the survival.")] = 0.5,
+    padded: Annotated[
+        bool, typer.Option("--padded", help="Replay an engine that pads its rows.")
+    ] = False,
+    prompts: Annotated[int, typer.Option(min=1, help="Per domain.")] = 30,
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="In all. [12 a place, 36 or more]")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Of each reply.")] = 64,
+    temperature: Temperature = 1.0,
+    seed: Seed = 0,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw throughput and budget here.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all numbers here.")
+    ] = None,
+) -> None:
+    """Serve many requests under a load, with every policy."""
+    from dsparkref.lab.profiling import numbers_of
+    from dsparkref.lab.serving import Load, run_serve_sim
+
+    run_serve_sim(
+        Console(highlight=False),
+        Load(rate, prompts, requests, max_new_tokens, temperature, seed),
+        clock=clock,
+        table=table,
+        pair=pair,
+        head=head,
+        concurrency=numbers_of("concurrency", concurrency),
+        fixed=None if fixed is None else numbers_of("fixed", fixed),
+        threshold=threshold,
+        padded=padded,
+        figure_file=figure,
+        json_file=json_file,
+    )
+
+
+@app.command()
 def inspect(
     sources: Annotated[
         list[str], typer.Argument(help="A folder or a Hub id; two: side by side.")

@@ -259,6 +259,40 @@ def test_profile_of_random_weights_on_this_device(run, data, tmp_path, monkeypat
 # --- errors -----------------------------------------------------------------------
 
 
+SERVE = ("serve-sim", "--prompts", "1", "--requests", "4", "--max-new-tokens", "4")
+SERVE += ("--concurrency", "1,3", "--fixed", "2,7")
+
+
+@pytest.mark.parametrize("clock", ["replay", "real"])
+def test_serve_sim_prints_draws_and_writes(run, tmp_path, clock, no_shape_checks):
+    """A made-up table is called so in every table, in the file and in the figure."""
+    arguments = ("--table", "staircase", "--figure", "x.png", "--json", "x.json")
+    result = run(*SERVE, "--clock", clock, *arguments)
+    assert result.exit_code == 0, result.output
+    assert result.output.count("MADE UP, not measured: staircase") == 4  # each table
+    for words in ("tokens verified per request", "best fixed", "lagged", "early stop"):
+        assert words in result.output
+    found = json.loads((tmp_path / "x.json").read_text())
+    assert "MADE UP" in found["timed_by"]
+    assert (clock == "real") == ("this machine" in found["timed_by"])
+    policies = {row["policy"] for row in found["rows"]}
+    assert {"autoregressive", "fixed 2", "fixed 7", "threshold", "lagged"} < policies
+    assert {row["concurrency"] for row in found["rows"]} == {1, 3}
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_serve_sim_takes_a_table_that_profile_wrote(run, tmp_path, no_shape_checks):
+    options = ("--repeats", "1", "--context", "4", "--rows", "1,2", "--out", "p.json")
+    assert run("profile", *options).exit_code == 0
+    result = run(*SERVE[:-4], "--concurrency", "2", "--fixed", "7", "--table", "p.json")
+    assert result.exit_code == 0, result.output
+    assert "MADE UP" not in result.output
+    device = read_profile(tmp_path / "p.json").device
+    assert result.output.count(device) == 4
+    short = run(*SERVE, "--head", "rnn-k15", "--table", "p.json")
+    assert short.stderr.startswith("error: table must know whole blocks")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -282,6 +316,12 @@ def test_profile_of_random_weights_on_this_device(run, data, tmp_path, monkeypat
         (("profile", "--rows", "one"), "rows must be integers"),
         (("profile", "--random", "qwen3-400b"), "random must be a known name"),
         (("profile", "--random", "smoke", "--pair", "tiny"), "profile must be told"),
+        (("serve-sim", "--clock", "moon"), "clock must be a known name"),
+        (("serve-sim", "--table", "abacus"), "device must be a known name"),
+        (("serve-sim", "--rate", "0"), "rate must be in range"),
+        (("serve-sim", "--concurrency", "0"), "concurrency must be in range"),
+        (("serve-sim", "--fixed", "9", "--table", "roofline"), "k must be in range"),
+        (("serve-sim", "--figure", "no/such/x.png"), "figure must lie in a folder"),
     ],
 )
 def test_bad_input_is_one_line(run, tmp_path, arguments, words, no_shape_checks):

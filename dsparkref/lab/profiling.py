@@ -49,8 +49,8 @@ def run_profile(
         console,
         load_pair(name, head),
         name,
-        rows=_numbers("rows", rows or "1"),
-        tokens=_numbers("tokens", tokens) if tokens else None,
+        rows=numbers_of("rows", rows or "1"),
+        tokens=numbers_of("tokens", tokens) if tokens else None,
         context=64 if context is None else context,
         repeats=repeats,
     )
@@ -77,7 +77,7 @@ def run_random_profile(
     device, name = resolve_device("auto"), f"random {size}"
     out = _place(device_name(device), name) if out is None else out
     check_folder("out", out)
-    wanted = _numbers("rows", rows) if rows else SIZES[size].rows
+    wanted = numbers_of("rows", rows) if rows else SIZES[size].rows
     with console.status("the tiny pair on both devices"):
         check = str(check_device(device, _messages(), max_new_tokens=CHECK_TOKENS))
     console.print(check)
@@ -86,7 +86,7 @@ def run_random_profile(
         random_pair(size, head, device=device),
         name,
         rows=wanted,
-        tokens=_numbers("tokens", tokens) if tokens else None,
+        tokens=numbers_of("tokens", tokens) if tokens else None,
         context=SIZES[size].context if context is None else context,
         repeats=repeats,
     )
@@ -163,7 +163,7 @@ def _messages() -> list[str]:
     return [read_prompts(path, target, 1)[0].message for path in paths]
 
 
-def _numbers(name: str, text: str) -> list[int]:
+def numbers_of(name: str, text: str) -> list[int]:
     """Return the integers of a text such as "1,4,16"."""
     try:
         return [int(part) for part in text.split(",")]
