@@ -158,6 +158,42 @@ def speedup(
     return token_seconds * accepted_length / (draft_seconds + verify_seconds)
 
 
+def speedup_curve(
+    survival: Float[Tensor, " K"],
+    draft_seconds: float | Float[Tensor, " K"],
+    verify_seconds: Float[Tensor, " passes"],
+) -> Float[Tensor, " K"]:
+    """Return the speed-up of cycles that verify n = 1..K drafts: Eq. 1 for each n.
+
+    A cycle yields tau_n = 1 + S_1 + ... + S_n tokens in T_draft + T_verify(n + 1)
+    seconds; without a drafter a token takes T_verify(1).
+
+    Args:
+        survival: [K] in [0, 1], S_n is the chance that drafts 1..n all stand.
+        draft_seconds: T_draft, >= 0, one for all n or one for each.
+        verify_seconds: [K+1], > 0; entry n is a target pass over n + 1 tokens, the
+            anchor included, and so entry 0 is a one-token pass.
+
+    Raises:
+        TypeError, ValueError: unlike lengths, numbers out of range.
+
+    >>> verify = torch.tensor([2.0, 2.0, 2.5])  # in ms
+    >>> speedup_curve(torch.tensor([0.5, 0.25]), 1.0, verify)  # 1.5 for 3, 1.75 for 3.5
+    tensor([1., 1.])
+    """
+    size = check_shape("survival", survival, "K")["K"]
+    check_shape("verify_seconds", verify_seconds, "K+1", K=size)
+    drafting = torch.as_tensor(draft_seconds, dtype=verify_seconds.dtype).expand(size)
+    for name, values in (("survival", survival), ("draft_seconds", drafting)):
+        if not (values >= 0).all():  # NaN is not
+            raise problem(name, "be in range", "numbers >= 0", values.tolist())
+    if not (verify_seconds > 0).all():
+        got = verify_seconds.tolist()
+        raise problem("verify_seconds", "be in range", "numbers > 0", got)
+    lengths = 1 + survival.cumsum(dim=0)  # [K]
+    return verify_seconds[0] * lengths / (drafting + verify_seconds[1:])
+
+
 def bootstrap_interval(
     statistic: Callable[[Int[Tensor, " n"]], float],
     num_prompts: int,

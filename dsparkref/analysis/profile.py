@@ -154,11 +154,11 @@ def profile_pair(
         torch.cuda.reset_peak_memory_stats(target.device)
     for count in sorted(set(rows)):
         progress(f"drafting for {count} requests")
-        draft = _time(_draft_pass(target, drafter, count, context), target, repeats)
+        draft = time_step(_draft_pass(target, drafter, count, context), target, repeats)
         for number in sorted(set(tokens)):
             progress(f"verifying {count} x {number} tokens")
             step = _verify_pass(target, count, number, context)
-            points.append(Point(count, number, draft, _time(step, target, repeats)))
+            points.append(Point(count, number, draft, time_step(step, target, repeats)))
     return Profile(
         device=device_name(target.device),
         threads=0 if target.device.type == "cuda" else torch.get_num_threads(),
@@ -227,7 +227,7 @@ Step = Callable[[], Callable[[], object]]
 def _verify_pass(target: Target, rows: int, tokens: int, context: int) -> Step:
     """All rows hold the same context: it is read once, and its cache repeated."""
     cache = DynamicCache()
-    ids = _ids(target, rows, context + tokens)
+    ids = random_ids(target, rows, context + tokens)
     target.forward(ids[:1, :context], cache=cache, last_logits=1)
     cache.batch_repeat_interleave(rows)
 
@@ -244,7 +244,7 @@ def _draft_pass(target: Target, drafter: Any, rows: int, context: int) -> Step:
     if rows > 1 and not hasattr(drafter, "propose_batch"):
         rule, got = "draft for several requests at once", type(drafter).__name__
         raise problem("drafter", rule, "a method propose_batch", got)
-    ids = _ids(target, 1, context + NEW_ROWS)
+    ids = random_ids(target, 1, context + NEW_ROWS)
     hidden = target.forward(ids, drafter.spec.target_layer_ids).hidden
     held, new = hidden[:, :context], hidden[:, context:]
     anchor = ids[0, -1:]
@@ -262,7 +262,7 @@ def _draft_pass(target: Target, drafter: Any, rows: int, context: int) -> Step:
 
 
 @torch.no_grad()
-def _time(step: Step, target: Target, repeats: int) -> float:
+def time_step(step: Step, target: Target, repeats: int) -> float:
     """Return the median seconds of a step; two passes go before to warm up."""
     seconds = []
     for _ in range(2 + repeats):
@@ -273,7 +273,7 @@ def _time(step: Step, target: Target, repeats: int) -> float:
     return statistics.median(seconds[2:])
 
 
-def _ids(target: Target, rows: int, length: int) -> torch.Tensor:
+def random_ids(target: Target, rows: int, length: int) -> torch.Tensor:
     """Return random ids; their values do not matter for the time."""
     generator = torch.Generator().manual_seed(0)
     shape = (rows, length)

@@ -17,6 +17,7 @@ from dsparkref.analysis.metrics import (
     observations,
     prefix_survival,
     speedup,
+    speedup_curve,
 )
 from dsparkref.records import CycleTrace
 
@@ -178,6 +179,17 @@ def test_speedup_is_a_ratio_of_times_per_token():
     assert speedup(8.0, 34.0, 1.0, 34.0) == pytest.approx(34 / 42)  # a loss stays one
 
 
+@pytest.mark.parametrize("draft", [2.0, [1.0, 2.0, 3.0]])
+def test_the_curve_is_eq_1_for_each_length(draft):
+    survival, verify = torch.tensor([0.9, 0.72, 0.36]), torch.tensor([4.0, 4.5, 5, 9])
+    each = [draft] * 3 if isinstance(draft, float) else draft
+    drafting = draft if isinstance(draft, float) else torch.tensor(draft)
+    lengths = [1.9, 2.62, 2.98]
+    expected = [speedup(each[n], verify[n + 1].item(), lengths[n], 4) for n in range(3)]
+    found = speedup_curve(survival, drafting, verify)
+    assert found.tolist() == pytest.approx(expected)
+
+
 def test_the_interval_holds_the_middle_of_the_resamples():
     values = torch.arange(10).double()
 
@@ -214,6 +226,10 @@ VOICE = r"must .*: expected .*, got .*\."
         (lambda: speedup(0.0, 0.0, 1.0, 1.0), "verify_seconds"),
         (lambda: speedup(1.0, 1.0, 0.0, 1.0), "accepted_length"),
         (lambda: speedup(1.0, 1.0, 1.0, math.nan), "token_seconds"),
+        (lambda: speedup_curve(torch.ones(2), 1.0, torch.ones(2)), "verify_seconds"),
+        (lambda: speedup_curve(torch.ones(1), 1.0, torch.zeros(2)), "verify_seconds"),
+        (lambda: speedup_curve(torch.ones(1), -1.0, torch.ones(2)), "draft_seconds"),
+        (lambda: speedup_curve(-torch.ones(1), 1.0, torch.ones(2)), "survival"),
         (lambda: bootstrap_interval(lambda rows: 0.0, 0), "num_prompts"),
         (lambda: bootstrap_interval(lambda rows: 0.0, 2, level=2.0), "level"),
     ],

@@ -134,8 +134,8 @@ def test_many_requests_need_a_drafter_for_many(target):
 
 def test_the_numbers_do_not_depend_on_the_global_stream(target):
     torch.manual_seed(1)
-    first = profiling._ids(target, 2, 5)
-    assert first.equal(profiling._ids(target, 2, 5))
+    first = profiling.random_ids(target, 2, 5)
+    assert first.equal(profiling.random_ids(target, 2, 5))
 
 
 def test_the_shipped_table_says_what_it_is_and_has_the_cliff():

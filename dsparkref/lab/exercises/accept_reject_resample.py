@@ -95,6 +95,10 @@ REPLACEMENT = Exercise(
         "law. A rounded coin may still ask; give it p.": (
             lambda p, q: _share_of((p - q).clamp(min=0))
         ),
+        "Where the two laws are equal you return zeros, which are no law. A rounded "
+        "coin may still ask; give it p.": (
+            lambda p, q: _share_of((p - q).clamp(min=0)).nan_to_num(0.0)
+        ),
     },
 )
 
@@ -145,9 +149,8 @@ TOLD = Exercise(
         "from p_draft, while coin and residual know only what is told.": (
             lambda p, q, told: p
         ),
-        "Only the kept drafts: what is rejected is replaced.": (
-            lambda p, q, told: q * _keep(p, told)
-        ),
+        "Only kept drafts come out of this. Add up all that is rejected: so much is "
+        "drawn from the residual.": (lambda p, q, told: q * _keep(p, told)),
         "The kept drafts are weighted as if they came from `told`. They are drawn from "
         "p_draft.": _drawn_as_told,
         "The rejections are counted as if drafts came from `told`: your law does not "
