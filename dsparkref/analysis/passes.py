@@ -6,6 +6,7 @@ parallel drafter fills it in one.
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from transformers import DynamicCache
@@ -60,7 +61,7 @@ def _target_passes(target: Target, tokens: int, at_once: int, context: int) -> S
 
 @torch.no_grad()
 def _backbone_passes(drafter: Drafter, at_once: int, context: int) -> Step:
-    kind = {"device": drafter.device, "dtype": drafter.dtype}
+    kind: dict[str, Any] = {"device": drafter.device, "dtype": drafter.dtype}
     features = torch.zeros(1, context, drafter.spec.feature_size, **kind)
     held = drafter.backbone.context(features)
     size = drafter.block_size
