@@ -12,6 +12,7 @@ from dsparkref.lab.figures import (
     OTHER_COLOUR,
     drawing,
     set_title,
+    spread,
 )
 from dsparkref.lab.pictures import Picture
 
@@ -21,6 +22,7 @@ SCORE_COLOURS = {
     "after STS": "#E69F00",
     "twice too sure": DRAFTER_COLOURS["dflash"],
     "twice, after STS": "#E69F00",
+    "constant": "#777777",
 }
 KEPT_COLOUR = DRAFTER_COLOURS["rnn"]
 VAIN_COLOUR = "#BBBBBB"
@@ -76,15 +78,20 @@ def error_picture(
     positions = list(range(1, len(values) + 1))
     with drawing((11, 5.6)) as figure:
         left, right = figure.subplots(1, 2)
-        for name, found in errors.items():
-            colour, place = SCORE_COLOURS[name], positions[-1] + 0.12
-            left.plot(positions, found["ece"], "o-", color=colour, linewidth=2.4)
-            left.text(place, found["ece"][-1], name, color=colour, weight="bold")
+        highest = max(max(found["ece"]) for found in errors.values())
         floor = errors["raw"]["floor"]
         left.fill_between(positions, floor, color="#E5E5E5")
-        left.text(1, 0.2 * floor[0], "floor: noise alone", color=OTHER_COLOUR)
-        left.set_ylim(0, None)
-        left.set_xlim(0.8, positions[-1] + 1.9)
+        for name, found in errors.items():
+            colour = SCORE_COLOURS[name]
+            left.plot(positions, found["ece"], "o-", color=colour, linewidth=2.4)
+        ends = {name: found["ece"][-1] for name, found in errors.items()}
+        ends["raw's floor"] = floor[-1]
+        heights = spread(list(ends.values()), 0.08 * highest)
+        for name, height in zip(ends, heights, strict=True):
+            style = {"color": SCORE_COLOURS.get(name, OTHER_COLOUR), "va": "center"}
+            left.text(positions[-1] + 0.15, height, name, weight="bold", **style)
+        left.set_ylim(0, 1.06 * highest)
+        left.set_xlim(0.8, positions[-1] + 2.4)
         left.set_ylabel("ECE of the survival, held out")
         right.axhline(0, color=OTHER_COLOUR, linewidth=1.2)
         spans = _spans(values, lows, highs)
