@@ -20,7 +20,7 @@ from dsparkref.lab.figures import (
     set_title,
 )
 from dsparkref.lab.pictures import Picture
-from dsparkref.lab.side_by_side import Decoded, length_interval
+from dsparkref.lab.side_by_side import Decoded, Gain, length_interval
 from dsparkref.lab.terminal import KINDS, cycle_line, cycle_pieces, token_text
 from dsparkref.records import CycleTrace
 from dsparkref.train.corpus import DOMAINS
@@ -114,7 +114,7 @@ def reply_picture(entry: tuple[str, Target, Sequence[CycleTrace]]) -> Picture:
 
 
 def side_by_side_picture(
-    decoded: Decoded, gains: Mapping[str, Mapping[str, float]], note: str
+    decoded: Decoded, gains: Mapping[str, Gain], note: str
 ) -> Picture:
     """Draw tokens per cycle, per domain and drafter, with 95 % intervals."""
     finding = _gain_finding(decoded, gains)
@@ -137,10 +137,10 @@ def side_by_side_picture(
         figure.legend(loc="outside lower center", ncols=len(rows), frameon=False)
         set_title(figure, finding)
     lines = [finding, text_table(rows, groups, head="tokens per cycle", digits=1)]
-    for name, gain in gains.items():
-        low, high = (100 * gain[edge] for edge in ("low", "high"))
-        said = f"{name}: {100 * gain['gain']:+.0f} % over dflash"
-        lines.append(f"{said} (95 %: {low:+.0f} to {high:+.0f})")
+    for name, found in gains.items():
+        interval = f"{100 * found.low:+.0f} to {100 * found.high:+.0f}"
+        said = f"{name}: {100 * found.gain:+.0f} % over {found.over}"
+        lines.append(f"{said} (95 %: {interval})")
     return Picture(figure, "\n".join(lines))
 
 
@@ -226,10 +226,10 @@ def _draw_intervals(axes: Axes, places: Sequence[float], found: Sequence) -> Non
         axes.plot([place, place], [low, high], color="black", linewidth=1.4)
 
 
-def _gain_finding(decoded: Decoded, gains: Mapping[str, Mapping[str, float]]) -> str:
+def _gain_finding(decoded: Decoded, gains: Mapping[str, Gain]) -> str:
     if not gains:
         name, found = next(iter(decoded.items()))
         return f"{name}: {found['all'].accepted_length:.1f} tokens per cycle"
-    best = max(gains, key=lambda name: gains[name]["gain"])
-    added = f"{100 * gains[best]['gain']:.0f} %"
-    return f"{best} adds {added} to dflash's tokens per cycle"
+    best = max(gains, key=lambda name: gains[name].gain)
+    added = f"{100 * gains[best].gain:.0f} %"
+    return f"{best} adds {added} to {gains[best].over}'s tokens per cycle"

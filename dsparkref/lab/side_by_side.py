@@ -6,6 +6,7 @@ never fetched for a notebook's sake.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -19,6 +20,19 @@ from dsparkref.decode.target import Target
 from dsparkref.draft.drafter import Drafter
 from dsparkref.lab.course import drafters_here
 from dsparkref.train.corpus import DOMAINS
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much longer a drafter's cycles are than another's, over all domains."""
+
+    # the name of the other: a dflash of the same block size
+    over: str
+    # fraction of tokens per cycle, and its 95 % interval over prompts
+    gain: float
+    low: float
+    high: float
+
 
 # drafter -> domain, or "all" -> its decoding
 Decoded = dict[str, dict[str, Evaluation]]
@@ -60,13 +74,15 @@ def length_interval(evaluation: Evaluation) -> tuple[float, float]:
 
 def gains_over_dflash(
     drafters: Mapping[str, Drafter], decoded: Decoded
-) -> dict[str, dict[str, float]]:
-    """Return what each head adds to dflash's tokens per cycle: gain, low, high.
+) -> dict[str, Gain]:
+    """Return what each head adds to dflash's tokens per cycle.
 
-    Over all domains, as fractions, with the 95 % interval over prompts; empty where
-    no dflash of the same block size is among the drafters.
+    Empty where no dflash of the same block size is among the drafters.
     """
-    return {name: found["all"] for name, found in gains(drafters, decoded).items()}
+    return {
+        name: Gain(over=found["over"], **found["all"])
+        for name, found in gains(drafters, decoded).items()
+    }
 
 
 def qwen3_4b_here() -> tuple[Target, dict[str, Drafter]] | None:

@@ -55,10 +55,15 @@ print(f"{drafter.head_type} taps layers {taps} of {target.num_layers}")
 # Side by side the tapped layers are wide. One matrix brings them back to the model's
 # width, and a norm evens them out.
 #
-# **Paper** Eq. 2: H_ctx = RMSNorm(W_c [H^(l1) ; ... ; H^(lm)]).
+# **Paper** Eq. 2:
+# $H_\mathrm{ctx} = \mathrm{RMSNorm}(W_c\,[H^{(l_1)}; \ldots; H^{(l_m)}])$.
 #
 # Each draft layer then makes keys and values of H_ctx. Nothing else of the context
 # ever enters: no token ids, no embeddings.
+#
+# Letters in the tables: B requests (one here), T context tokens, L taps, D the width of
+# the model and LD of L layers side by side; Q slots of a block; Hq and Hkv heads for
+# queries and for keys and values, each d wide.
 
 # %%
 from dsparkref.lab.anatomy import agree

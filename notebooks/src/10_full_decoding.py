@@ -67,7 +67,11 @@ assert session.length == prompt.shape[1]  # the anchor is not read yet
 # in one pass; then the head walks through it, slot by slot, adding to each row of
 # logits a bias that knows the token just drawn.
 #
-# **Paper** Eq. 4: p_k = softmax(U_k + B_k), with B_k a function of the drafts before.
+# **Paper** Eq. 4: $p_k = \mathrm{softmax}(U_k + B_k)$, where $B_k$ may depend on the
+# anchor and on all drafts before k.
+#
+# Letters in the tables: B requests (one), T context tokens, LD the width of L tapped
+# layers, D of one, K drafts, V words of the vocabulary.
 
 # %%
 draft = drafter.propose(read.hidden, anchor, temperature=1.0, generator=generator)
@@ -219,7 +223,7 @@ examples = course.evaluation_examples(pair, per_domain=6 if course.is_tiny() els
 drafters = course.sibling_drafters(pair)
 decoded = side_by_side.decode_domains(target, drafters, examples)
 gains = side_by_side.gains_over_dflash(drafters, decoded)
-best = max((found["gain"] for found in gains.values()), default=0.0)
+best = max((found.gain for found in gains.values()), default=0.0)
 compare_guess(guess, best)
 
 # %%
@@ -227,7 +231,7 @@ from dsparkref.lab.pictures import show
 
 note = f"{len(examples)} prompts, temperature 1; lines: 95 % over prompts drawn anew"
 if course.is_tiny():
-    assert all(found["gain"] > 0.1 for found in gains.values())
+    assert all(found.gain > 0.1 for found in gains.values())
     chat = {name: found["chat"].accepted_length for name, found in decoded.items()}
     assert all(chat[name] > 1.15 * chat["dflash"] for name in gains)
 show(figures.side_by_side_picture(decoded, gains, note))
@@ -263,12 +267,12 @@ if real:
     print("\n\n".join(one.describe() for one in real_drafters.values()))
 
 # %% tags=["gpu", "nbval-ignore-output"]
-if not real:
-    print("Skipped: no side by side without the pair.")
-else:
+from IPython.display import display
+
+if real:
     real_decoded = side_by_side.decode_domains(real_target, real_drafters, examples)
     real_gains = side_by_side.gains_over_dflash(real_drafters, real_decoded)
-    print(figures.side_by_side_picture(real_decoded, real_gains, note).text)
+    display(show(figures.side_by_side_picture(real_decoded, real_gains, note)))
 
 # %% [markdown]
 # **Paper** Their own numbers, not ours. DSpark's authors report for Qwen3-4B, block 7,
@@ -289,7 +293,8 @@ else:
 # ## Build it once
 #
 # The whole decoder, greedy, for any pair. Fifteen lines, and every one has had a
-# notebook.
+# notebook. At temperature 0 each law has one possible token, so that any random number
+# decides alike: the verifier gets zeros.
 
 
 # %% tags=["build-it-once"]
@@ -360,9 +365,10 @@ def keep(request, new_tokens):
 EXERCISES["keep"].check(keep)
 
 # %% [markdown]
-# **Stretch.** What do cycles prove? For each, count the drafts accepted and the drafts
-# *observed*: those of which we know whether they stood. `next_token` is None where a
-# stop token or the cap cut the reply inside the block.
+# **Stretch.** What do cycles prove? For each, count the drafts accepted, and the drafts
+# *observed*: as many as the verifier looked at. But where a stop token or the cap cut
+# the reply inside the block, nothing is known of what stood behind the cut. Such a
+# cycle has `next_token` None, and counts as observed up to the cut.
 
 
 # %% tags=["exercise"]

@@ -49,16 +49,14 @@ def test_a_drafter_gains_nothing_over_itself(pair, decoded):
     drafters["again"] = course.drafters_here(pair.target, {"x": "tiny/markov"})["x"]
     gains = side_by_side.gains_over_dflash(drafters, decoded)
     assert list(gains) == ["again"]  # dflash is what the others are compared with
-    assert {name: gains["again"][name] for name in ("gain", "low", "high")} == {
-        "gain": 0.0, "low": 0.0, "high": 0.0,
-    }  # fmt: skip
+    assert gains["again"] == side_by_side.Gain("dflash", 0.0, 0.0, 0.0)
 
 
 def test_the_picture_says_the_numbers(decoded):
     low, high = side_by_side.length_interval(decoded["dflash"]["all"])
     length = decoded["dflash"]["all"].accepted_length
     assert low <= length <= high
-    gains = {"again": {"gain": 0.25, "low": -0.1, "high": 0.5}}
+    gains = {"again": side_by_side.Gain("dflash", 0.25, -0.1, 0.5)}
     text = figures.side_by_side_picture(decoded, gains, "a note").text
     assert text.startswith("again adds 25 % to dflash's tokens per cycle\n")
     assert "again: +25 % over dflash (95 %: -10 to +50)" in text

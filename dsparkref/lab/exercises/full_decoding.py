@@ -218,6 +218,16 @@ def _bonus_accepted(cycles: Sequence[CycleTrace]) -> Any:
     return torch.tensor([len(cycle.emitted) for cycle in cycles]), observed
 
 
+def _emitted_less_one(cycles: Sequence[CycleTrace]) -> Any:
+    _, observed = observations(cycles)
+    return torch.tensor([len(cycle.emitted) - 1 for cycle in cycles]), observed
+
+
+def _up_to_the_rejection(cycles: Sequence[CycleTrace]) -> Any:
+    accepted, observed = observations(cycles)
+    return accepted, torch.minimum(accepted + 1, observed)
+
+
 def _swapped(cycles: Sequence[CycleTrace]) -> Any:
     return observations(cycles)[::-1]
 
@@ -239,6 +249,12 @@ OBSERVED = Exercise(
         "draft behind the accepted ones was judged and fell.": _never_refused,
         "The target's own token is no draft: count num_accepted, not emitted.": (
             _bonus_accepted
+        ),
+        "len(emitted) - 1 counts the drafts only where the target's own token was "
+        "kept; a cut cycle has none.": _emitted_less_one,
+        "You stop at the rejected draft. The verifier looked on to verify_len, and "
+        "that is what is counted. (Conditional acceptance is the same either way.)": (
+            _up_to_the_rejection
         ),
         "The two are in the wrong order: accepted first, then observed.": _swapped,
     },

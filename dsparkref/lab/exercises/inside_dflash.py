@@ -37,6 +37,10 @@ def _one_block(anchor: Tensor, num_slots: int, mask_token_id: int) -> Tensor:
     return block_tokens(anchor[0], num_slots, mask_token_id)
 
 
+def _one_row(anchor: Tensor, num_slots: int, mask_token_id: int) -> Tensor:
+    return torch.cat([anchor, torch.full((num_slots - 1,), mask_token_id)])
+
+
 def _counting_on(anchor: Tensor, num_slots: int, mask_token_id: int) -> Tensor:
     return anchor[:, None] + torch.arange(num_slots)
 
@@ -60,6 +64,9 @@ BLOCK_INPUT = Exercise(
         "The anchor stands last, as if the block were read from the right. It is "
         "the *first* token of the block.": _anchor_last,
         "A row for each anchor is wanted, [B, Q]; yours holds one block.": _one_block,
+        "All anchors stand in one row. Each begins a block of its own: [B, Q].": (
+            _one_row
+        ),
         "These are the anchor's id, plus 1, plus 2: ids are names, not places. What "
         "fills an unknown slot is the mask token.": _counting_on,
     },
@@ -133,6 +140,15 @@ def _block_first(anchors: Tensor, num_slots: int, length: int) -> Tensor:
     return torch.cat([mask[..., length:], mask[..., :length]], dim=-1)
 
 
+def _no_offset(anchors: Tensor, num_slots: int, length: int) -> Tensor:
+    mask = training_mask(anchors, num_slots, length)
+    text, own = mask[..., :length], mask[..., length:]
+    written = torch.zeros_like(mask)
+    written[..., :length] = text
+    written[..., : own.shape[-1]] |= own
+    return written
+
+
 def _no_head_axis(anchors: Tensor, num_slots: int, length: int) -> Tensor:
     return training_mask(anchors, num_slots, length)[:, 0]
 
@@ -165,6 +181,9 @@ BLOCK_MASK = Exercise(
         "*may look*.": _true_is_hidden,
         "The columns are in the wrong order: keys are the context first, then the "
         "slots.": _block_first,
+        "The slots' columns stand behind those of the text: they begin at `length`.": (
+            _no_offset
+        ),
         "The axis for the attention heads is missing: [B, 1, P, S+P].": _no_head_axis,
     },
 )
@@ -216,6 +235,13 @@ def _updated(backbone: Any, hidden: Tensor, start: int) -> Any:
 
 def _one_layer_for_all(backbone: Any, hidden: Tensor, start: int) -> Any:
     return _given(backbone, hidden, start, first_layer=True)
+
+
+def _no_batch_axis(backbone: Any, hidden: Tensor, start: int) -> Any:
+    context = backbone.context_norm(backbone.context_proj(hidden))
+    positions = start + torch.arange(context.shape[1])
+    turn = rotary(positions, backbone.spec.head_dim, backbone.spec.rope_theta)
+    return [layer.attention.keys_values(context, *turn) for layer in backbone.layers]
 
 
 def _by_hand(backbone: Any, hidden: Tensor, start: int, order: str) -> Any:
@@ -283,6 +309,9 @@ CONTEXT = Exercise(
         "`start`.": _from_zero,
         "Your context changes from layer to layer, as in an ordinary transformer. "
         "Here it is computed once, and every layer reads the same.": _updated,
+        "cos and sin lack the batch axis: positions are [1, T], not [T].": (
+            _no_batch_axis
+        ),
         "All layers have layer 0's keys and values. The context is shared, the "
         "projections are not.": _one_layer_for_all,
         "Keys go through k_norm, head by head, before they are rotated.": _no_key_norm,
