@@ -37,9 +37,10 @@ print(versions())
 #
 # $$B_k = W_2 \, W_1[x_{k-1}]$$
 #
-# W_1 is a lookup: each token has r numbers. W_2 turns r numbers into one *push* for
-# each token of the vocabulary. Together they are a table of V rows and V columns,
-# stored with 2 V r numbers. r is its *rank*.
+# W_1 is a lookup: each token has r numbers. W_2 turns them into one *push* for each
+# token of the vocabulary: each of the r numbers drives a *direction*, a list of V
+# pushes, and the r lists are added. Together W_1 and W_2 are a table of V rows and V
+# columns, stored with 2 V r numbers. r is its *rank*.
 #
 # **Predict**: the two-mode world has five words. Which rank does the table need, so
 # that "of problem" never comes again?
@@ -111,8 +112,9 @@ for strength in strengths:
 #
 # $$B_k = W_2 \, (\sigma(W_{gate} [h_k ; W_1[x_{k-1}]] + b) \odot W_1[x_{k-1}])$$
 #
-# By hand: direction 1 holds the British rule and direction 2 the French one. h_k is one
-# number, +1 in Britain and -1 in France. The gate lets one direction pass.
+# By hand, with two directions: "keep" is +1 in both, "pass" is -1 in both. Direction 1
+# pushes "left" on a plus (Britain), direction 2 pushes "right" on a plus (France). h_k
+# is one number, +1 in Britain and -1 in France, and the gate lets one direction pass.
 
 # %%
 from dsparkref.analysis.head_laws import two_rules_world
@@ -203,7 +205,7 @@ print(figures.push_table(target, anchor, draft))
 #
 # The table can be read. For each token of some held-out replies: what does it push
 # most, counted from the mean of its row? (A softmax does not notice what all tokens
-# get.) Here are the strongest pushes from a word to a word.
+# get.) Here are the strongest pushes from a word to a word, one for each pushed word.
 
 # %%
 from dsparkref.analysis.markov_table import strongest_pushes
@@ -228,9 +230,10 @@ print(figures.pushed_after(target, strongest_pushes(drafter.head, words, count=4
 #
 # ## How much of the table is needed?
 #
-# The shipped table has rank 64, the released drafters' 256. Cut it afterwards: of all
-# tables of rank r, the *truncated SVD* is the nearest. `with_rank` keeps the r
-# strongest directions of W_1 W_2, and trains nothing.
+# The shipped table has rank 64, the released drafters' 256. Let us cut it afterwards. A
+# singular value decomposition (SVD) writes a table as a sum of directions, the
+# strongest first; of all tables of rank r, the sum of the first r is the nearest.
+# `with_rank` keeps those of W_1 W_2, and trains nothing.
 #
 # At rank 0 no push is left: a parallel drafter, like dflash. The shipped dflash has the
 # same backbone, trained by the same recipe, but without a head.
@@ -273,22 +276,17 @@ explore(table, figures.rank_curves_picture, {"rank": ranks}, start=(min(8, full)
 # reason a cut table says little about a table *trained* at that rank, whose backbone
 # would have learnt to live with it.
 #
-# What do cut heads cost in tokens per cycle? Let them decode.
+# What do cut heads cost in tokens per cycle? Let them decode. (Six prompts: the first
+# decimal is noise, the shape is not.)
 
 # %%
-from dsparkref.analysis.evaluate import evaluate_drafter
-
 prompts = [example.prompt for example in examples[:6]]
-
-
-def tokens_per_cycle(one):
-    run = evaluate_drafter(target, one, prompts, max_new_tokens=40, generator=0)
-    return run.accepted_length
-
+cuts = {rank: with_rank(drafter, rank) for rank in ranks}
+lengths = course.accepted_lengths(target, cuts, prompts, max_new_tokens=40)
+headless = {name: drafters[name] for name in names if name == "dflash"}
+headless = course.accepted_lengths(target, headless, prompts, max_new_tokens=40)
 
 # %%
-lengths = {rank: tokens_per_cycle(with_rank(drafter, rank)) for rank in ranks}
-headless = {n: tokens_per_cycle(drafters[n]) for n in names if n == "dflash"}
 if course.is_tiny():
     assert lengths[0] < headless["dflash"] < lengths[full]
     assert lengths[32] > 0.85 * lengths[full] and lengths[8] < 0.75 * lengths[full]
