@@ -39,6 +39,12 @@ def _only_the_bias(
     return MarkovHead.step(head, state, prev_tokens, hidden)[0]
 
 
+def _token_as_state(
+    head: MarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Tensor]:
+    return _only_the_bias(head, state, prev_tokens, hidden), prev_tokens
+
+
 def _tables_swapped(
     head: MarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
 ) -> tuple[Tensor, None]:
@@ -73,6 +79,8 @@ MARKOV = Exercise(
     mistakes={
         "A step returns two things: the bias and the next state. This head carries "
         "none, and hands on what it was given.": _only_the_bias,
+        "The token before is no state: it comes as an argument at every step. Hand on "
+        "the state as it came.": _token_as_state,
         "The tables are swapped: yours tells which tokens like to stand *before* "
         "x_{k-1}. The token before is looked up in W_1.": _tables_swapped,
         "These are the r numbers of W_1[x_{k-1}]. The bias has one number for each "
@@ -139,6 +147,19 @@ def _gate_alone(
     return head.bias_proj(_gate(head, prev_tokens, hidden)), state
 
 
+def _gated_not_projected(
+    head: GatedMarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, None]:
+    return _gate(head, prev_tokens, hidden) * head.prev_embed(prev_tokens), state
+
+
+def _softmax(
+    head: GatedMarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, None]:
+    gate = head.gate_proj(_gate_input(head, prev_tokens, hidden)).softmax(dim=-1)
+    return _gated(head, gate, prev_tokens), state
+
+
 def _shut_for_open(
     head: GatedMarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
 ) -> tuple[Tensor, None]:
@@ -166,6 +187,10 @@ GATED = Exercise(
         "The gate is a number between 0 and 1; yours is the logit of it.": _no_sigmoid,
         "tanh runs from -1 to 1: this gate could turn a push round. Between shut and "
         "open lie 0 and 1.": _tanh,
+        "A softmax makes the directions share one opening. Each gate opens by itself: "
+        "a sigmoid.": _softmax,
+        "These are the r numbers after the gate. W_2 has yet to make V pushes of "
+        "them.": _gated_not_projected,
         "The gate reads [h_k ; W_1[x_{k-1}]], in this order: the columns of its "
         "weights are not yours to choose. Swapped parts load cleanly and gate "
         "nonsense.": _input_turned_round,
@@ -251,7 +276,8 @@ TRUNCATED = Exercise(
         "The singular values are lost: all directions push equally far here.": (
             _without_sizes
         ),
-        "torch.linalg.svd returns V transposed: its *rows* are the directions.": (
+        "One side is taken the wrong way round. torch.linalg.svd returns V transposed, "
+        "a direction in each *row*; torch.svd returns V, one in each column.": (
             _columns_of_vh
         ),
         "That many directions are dropped. They should be kept.": _so_many_dropped,
