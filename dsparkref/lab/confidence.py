@@ -21,6 +21,7 @@ from dsparkref.decode.target import Target
 from dsparkref.lab.course import evaluation_examples, is_tiny
 from dsparkref.lab.terminal import token_text
 from dsparkref.records import CycleTrace
+from dsparkref.shapes import problem
 from dsparkref.train.corpus import DOMAINS
 from dsparkref.verify.confidence import survival
 from dsparkref.verify.policies import ConfidenceThreshold
@@ -48,7 +49,15 @@ def confidence_records(pair: Pair) -> tuple[CalibrationRecords, Int[Tensor, " n"
 
 
 def cycle_lines(target: Target, cycle: CycleTrace) -> str:
-    """Return one cycle as text: what the head said of each draft, and its fate."""
+    """Return one cycle as text: what the head said of each draft, and its fate.
+
+    Raises:
+        ValueError: the drafter has no confidence head.
+    """
+    if cycle.confidence is None:
+        hint = "Take a pair whose drafter has one: this notebook is about it."
+        rule = "have a confidence head"
+        raise problem("drafter", rule, "a confidence for each draft", None, hint)
     said = torch.tensor(cycle.confidence, dtype=torch.float64)
     standing = survival(said)
     lines = [

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dsparkref.analysis.profile import Profile
 from dsparkref.lab.made_up_curves import compute_bound, random_curve
+from dsparkref.shapes import problem
 from dsparkref.verify.confidence import survival
 from dsparkref.verify.policies import (
     FixedLength,
@@ -132,7 +133,9 @@ class LookAhead(Policy):
         num_requests: int = 1,
     ) -> Int[Tensor, " R"]:
         """Return the lengths with the highest Theta."""
-        assert confidence is not None
+        if confidence is None:
+            rule = "come with a confidence head for LookAhead"
+            raise problem("drafter", rule, "confidence [R, K]", None)
         chances = survival(confidence)
         return schedule_prefixes(chances, self.steps_per_second, early_stop=False)
 

@@ -1,11 +1,12 @@
 """What notebook 08 computes agrees with the package's slower ways."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from dsparkref import load_pair, survival
+from dsparkref import CycleTrace, load_pair, survival
 from dsparkref.analysis import calibration_report as reporting
 from dsparkref.analysis.calibration_records import CalibrationRecords
 from dsparkref.lab import confidence, reliability
@@ -146,6 +147,20 @@ def test_the_titles_follow_the_numbers(records):
     assert text.startswith(
         "STS: clearly better at 1 of 3 positions, clearly worse at 1"
     )
+
+
+def test_a_cycle_is_told_draft_by_draft_and_needs_a_head():
+    target = load_pair("tiny").target
+    a, b, c = target.encode("one")[:3]
+    cycle = CycleTrace(0, 5, a, [a, b, c], [0.5, 0.5, 1.0], 3, 1, b, [a, b], 0.0, 0.0)
+    lines = [
+        line.split()[-3:] for line in confidence.cycle_lines(target, cycle).split("\n")
+    ]
+    assert lines[2] == ["0.50", "0.50", "kept"]
+    assert lines[3] == ["0.50", "0.25", "rejected"]
+    assert lines[4][1:] == ["not", "reached"]
+    with pytest.raises(ValueError, match="drafter must have a confidence head"):
+        confidence.cycle_lines(target, replace(cycle, confidence=None))
 
 
 def test_the_recorded_cycles_are_those_of_the_tiny_markov(monkeypatch):

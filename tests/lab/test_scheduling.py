@@ -164,6 +164,12 @@ def test_looking_ahead_is_the_search():
         assert found.tolist() == [length]
 
 
+@pytest.mark.usefixtures("no_shape_checks")
+def test_looking_ahead_needs_a_head():
+    with pytest.raises(ValueError, match="drafter must come with a confidence head"):
+        scheduling.LookAhead(APPENDIX_A).verify_lengths(None, block_size=2)
+
+
 def test_a_length_does_not_remember_the_question_before():
     lagged = LaggedPrefixScheduler(APPENDIX_A, lag=1)
     length = scheduling.lengths_after(lagged, confidence_of, [(0, 0)])
