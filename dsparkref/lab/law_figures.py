@@ -6,6 +6,7 @@ as text. The titles are computed from the numbers, so that they cannot say other
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +24,8 @@ WRONG_COLOUR = "#E69F00"
 REPLACED_COLOUR = "#F0E442"
 # The error bars of counted shares: four standard errors.
 ERRORS = 4
-# Bars of one panel: the place of the first, and the width of each, of two.
-LEFT, WIDTH = -0.21, 0.38
+# Two bars a token: where they stand, how wide they are, and what fits inside one.
+LEFT, RIGHT, WIDTH, INNER = -0.21, 0.21, 0.38, 0.32
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:
@@ -42,26 +43,13 @@ def pieces_picture(p_target: Tensor, p_draft: Tensor, words: Sequence[str]) -> P
     )
     with drawing((11, 4.6)) as figure:
         axes = figure.add_subplot()
-        places = torch.arange(len(words), dtype=torch.float64)
-        for shift, law, name, colour in (
-            (LEFT, p_draft, "drafted", DRAFT_COLOUR),
-            (-LEFT, p_target, "target's law", "white"),
-        ):
-            edge = TARGET_COLOUR if colour == "white" else colour
-            style = {"color": colour, "edgecolor": edge, "linewidth": 3}
-            axes.bar(places + shift, law, WIDTH, label=name, **style)
-        right = places - LEFT
-        axes.bar(
-            right, kept, WIDTH - 0.06, color=DRAFT_COLOUR, hatch="//", label="kept"
-        )
-        axes.bar(
-            right,
-            replaced,
-            WIDTH - 0.06,
-            bottom=kept,
-            color=REPLACED_COLOUR,
-            label="replaced",
-        )
+        frame = {"color": "white", "edgecolor": TARGET_COLOUR, "linewidth": 3}
+        filled = {"color": REPLACED_COLOUR, "width": INNER, "bottom": kept.tolist()}
+        hatched = {"color": DRAFT_COLOUR, "width": INNER, "hatch": "//"}
+        _bars(axes, LEFT, p_draft, color=DRAFT_COLOUR, label="drafted")
+        _bars(axes, RIGHT, p_target, label="target's law", **frame)
+        _bars(axes, RIGHT, kept, label="kept", **hatched)
+        _bars(axes, RIGHT, replaced, label="replaced", **filled)
         _finish(axes, words, float(torch.maximum(p_target, p_draft).max()))
         set_title(figure, finding)
     rows = {"drafted": p_draft, "kept": kept, "replaced": replaced}
@@ -94,18 +82,18 @@ def sampled_picture(
     )
     with drawing((11, 4.6)) as figure:
         axes = figure.add_subplot()
-        places = torch.arange(len(words), dtype=torch.float64)
-        axes.bar(places + LEFT, q, WIDTH, color=look(drafter)[0], label="drafter")
-        axes.bar(places - LEFT, p, WIDTH, color=TARGET_COLOUR, label="target")
+        _bars(axes, LEFT, q, color=look(drafter)[0], label="drafter")
+        _bars(axes, RIGHT, p, color=TARGET_COLOUR, label="target")
         axes.errorbar(
-            places - LEFT,
-            shares,
-            yerr=error,
+            [place + RIGHT for place in range(len(words))],
+            shares.tolist(),
+            yerr=error.tolist(),
             fmt="o",
             color="black",
             markerfacecolor="white",
             markersize=9,
             capsize=6,
+            clip_on=False,
             label=f"emitted, ± {ERRORS} standard errors",
         )
         _finish(axes, words, float(torch.maximum(p, q).max()))
@@ -129,10 +117,9 @@ def laws_picture(
     with drawing((12, 0.6 + 3.1 * rows)) as figure:
         panels = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
         for axes, (name, (wanted, found)) in zip(panels, laws.items(), strict=False):
-            places = torch.arange(len(words), dtype=torch.float64)
-            axes.bar(places + LEFT, wanted, WIDTH, color=TARGET_COLOUR)
-            axes.bar(places - LEFT, found, WIDTH, color=WRONG_COLOUR)
-            axes.set_xticks(places, words, fontsize=12)
+            _bars(axes, LEFT, wanted, color=TARGET_COLOUR)
+            _bars(axes, RIGHT, found, color=WRONG_COLOUR)
+            axes.set_xticks(range(len(words)), words, fontsize=12)
             axes.set_ylim(0, 1.08 * top)
             title = "\n".join(textwrap.wrap(name, 90 // columns))
             axes.set_title(title, fontsize=14, loc="left")
@@ -190,9 +177,15 @@ def keeping_picture(temperatures: tuple[float, float]) -> Picture:
     return Picture(figure, f"{finding}\n{text_table(rows, ['kept'], head='draft')}")
 
 
+def _bars(axes: Axes, shift: float, heights: Tensor, **style: Any) -> None:
+    """Draw a bar for each token, beside its name."""
+    places = [place + shift for place in range(len(heights))]
+    axes.bar(places, heights.tolist(), **({"width": WIDTH} | style))
+
+
 def _finish(axes: Axes, words: Sequence[str], highest: float) -> None:
     """Name the tokens, leave room for the legend."""
     axes.set_xticks(range(len(words)), words)
-    axes.set_ylim(0, 1.25 * highest)
+    axes.set_ylim(0, 1.35 * highest)
     axes.set_ylabel("probability")
     axes.legend(frameon=False, ncols=4, loc="upper center")

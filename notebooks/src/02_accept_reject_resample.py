@@ -147,6 +147,7 @@ show(figures.sampled_picture(p, q, counts, words))
 # and tells its soft law; a drafter that drew after top-k and tells the law before.
 #
 # **Predict**: replace a rejected draft from p itself. How often does snow come out?
+# (In the table below, "off by" is 1 - the overlap with the right law.)
 
 # %%
 guess = ...  # a share, from 0 to 1
@@ -179,7 +180,7 @@ show(figures.laws_picture(bent, words))
 # verifier (the first cell asserts it): no speed table tells them apart. The text reads
 # well, too. It is merely somebody else's.
 #
-# **Differs** All of this has shipped. A greedy draft judged by a soft law was
+# **Differs** Such things ship. A greedy draft judged by a soft law was
 # [reported against transformers](https://github.com/huggingface/transformers/issues/32867);
 # a draft drawn in bfloat16 and judged in float32
 # [against DeepSpec](https://github.com/deepseek-ai/DeepSpec/issues/31). Here one tensor
@@ -210,7 +211,8 @@ show(figures.laws_picture(bent, texts, columns=2))
 
 # %% [markdown]
 # The smallest is the meanest. One random number for the whole block leaves the first
-# day right: only *pairs* of days are off. A test that counts single tokens passes.
+# day right and bends what comes after it. A test that counts the first token of each
+# cycle passes.
 #
 # ## Token match
 #
@@ -218,7 +220,7 @@ show(figures.laws_picture(bent, texts, columns=2))
 # emit it, and go on while it equals the draft. Whatever the drafter does, every emitted
 # token is the target's own sample. There is nothing to prove, and q is never read.
 #
-# What does it keep? Draft and sample are drawn apart; both are x with q(x) p(x).
+# What does it keep? Draft and sample are independent; both are x with q(x) p(x).
 #
 # **Predict**: the pessimist's sampled draft stands in 60 % of the cycles under
 # rejection sampling. Under token match?
@@ -333,9 +335,9 @@ for name in "rejection", "token_match":
     assert both.tokens == alone.tokens or not course.is_tiny()
 
 # %% [markdown]
-# **Paper** "Lossless" is a statement about exact arithmetic. In bfloat16 a pass over
-# eight tokens and eight passes over one differ in the last bits, and two nearly equal
-# favourites may swap.
+# **Why** do people see differences on a GPU all the same? "Lossless" speaks of exact
+# arithmetic. In bfloat16 a pass over eight tokens and eight passes over one differ in
+# the last bits, and two nearly equal favourites may swap.
 #
 # ## Build it once
 #

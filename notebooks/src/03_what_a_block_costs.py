@@ -124,7 +124,7 @@ compare_guess(guess, expected_accepted_length(endless).item())
 
 # %% [markdown]
 # The yield levels off at 1 / (1 - a): an endless block of good drafts is worth five
-# tokens. So there is a best K as soon as drafts cost anything.
+# tokens. So there is a best K as soon as each further draft costs something.
 #
 # Below, a draft pass costs a part of a target pass, and verifying is free of charge (it
 # costs one one-token pass, however many drafts). The *parallel* drafter pays one draft
