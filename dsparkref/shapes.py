@@ -13,6 +13,8 @@ Every error reads ``<name> must <rule>: expected <E>, got <G>. <hint>``.
 
 import math
 import re
+import sys
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -20,6 +22,8 @@ import torch
 from torch import Tensor
 
 PROBABILITY_TOLERANCE = 1e-3
+# of an integer; torch counts in 64 bits
+LARGEST = 2**63 - 1
 
 
 def problem(
@@ -102,11 +106,13 @@ def check_range(
     expected = f"{kind} {'>' if open_low else '>='} {low}"
     if high != math.inf:
         expected += f" and <= {high}"
+    elif integer and isinstance(value, Integral) and value > LARGEST:
+        high = LARGEST
+        expected += f" and <= {high}"
     if isinstance(value, bool) or not isinstance(value, Integral if integer else Real):
         raise problem(name, "be in range", expected, repr(value), error=TypeError)
-    number = float(value)
-    inside = (low < number if open_low else low <= number) and number <= high
-    if not inside or not math.isfinite(number):
+    above = low < value if open_low else low <= value
+    if not above or not value <= min(high, sys.float_info.max):  # nor NaN nor inf
         raise problem(name, "be in range", expected, repr(value))
 
 
@@ -117,6 +123,7 @@ def check_probs(name: str, probs: Tensor) -> None:
     Traceback (most recent call last):
     ValueError: p_target must sum to 1: expected 1.0, got 1.1000 at position 0.
     """
+    _check_vocabulary(name, probs)
     where = ~(torch.isfinite(probs) & (probs >= 0)).all(dim=-1)
     if where.any():
         got = _first(where, "other values")
@@ -138,6 +145,7 @@ def check_logits(name: str, logits: Tensor) -> None:
     ValueError: target logits must be finite or -inf: expected numbers, got NaN or \
 +inf at position 1. The model itself returned it.
     """
+    _check_vocabulary(name, logits)
     highest = logits.amax(dim=-1)  # NaN wins any comparison in amax
     where = ~torch.isfinite(highest)
     if where.any():
@@ -146,6 +154,12 @@ def check_logits(name: str, logits: Tensor) -> None:
         hint = "The model itself returned it."
         got = _first(where, found)
         raise problem(name, "be finite or -inf", "numbers", got, hint)
+
+
+def _check_vocabulary(name: str, rows: Tensor) -> None:
+    if rows.dim() == 0 or rows.shape[-1] == 0:
+        rule, expected = "cover a vocabulary", "shape [..., V] with V >= 1"
+        raise problem(name, rule, expected, list(rows.shape))
 
 
 def _first(where: Tensor, what: str) -> str:
@@ -166,6 +180,45 @@ token_match, got 'typical'.
     if value not in known:
         expected = f"one of {', '.join(known)}"
         raise problem(name, "be a known name", expected, repr(value))
+
+
+def check_flag(name: str, value: object) -> None:
+    """Check that a value is True or False, not something that is merely true.
+
+    >>> check_flag("early_stop", "no")
+    Traceback (most recent call last):
+    TypeError: early_stop must be a flag: expected True or False, got 'no'.
+    """
+    if not isinstance(value, bool):
+        expected, got = "True or False", repr(value)
+        raise problem(name, "be a flag", expected, got, error=TypeError)
+
+
+def check_sequence(name: str, value: object) -> None:
+    """Check that a value is a list, or something like it; a text is none.
+
+    >>> check_sequence("prompts", "hello")
+    Traceback (most recent call last):
+    TypeError: prompts must be a list: expected a list, got str.
+    """
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        got = type(value).__name__
+        raise problem(name, "be a list", "a list", got, error=TypeError)
+
+
+def check_offers(name: str, value: Any, *members: str) -> None:
+    """Check that an object of the caller's has what will be asked of it.
+
+    >>> check_offers("policy", 3, "verify_lengths")
+    Traceback (most recent call last):
+    TypeError: policy must be a policy: expected verify_lengths, got int without \
+verify_lengths.
+    """
+    lacking = [member for member in members if not hasattr(value, member)]
+    if lacking:
+        got = f"{type(value).__name__} without {', '.join(lacking)}"
+        rule, expected = f"be a {name}", " and ".join(members)
+        raise problem(name, rule, expected, got, error=TypeError)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

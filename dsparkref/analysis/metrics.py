@@ -18,7 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dsparkref.records import CycleTrace
-from dsparkref.shapes import check_range, check_shape, problem
+from dsparkref.shapes import LARGEST, check_range, check_shape, problem
+from dsparkref.verify.inputs import check_tensor
 
 Counts = Int[Tensor, " n"] | Sequence[int]
 
@@ -233,7 +234,8 @@ def _counts(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Check the counts; return them as columns [n, 1], and the positions [K]."""
     check_range("block_size", block_size, 1, integer=True)
-    accepted, verified = torch.as_tensor(num_accepted), torch.as_tensor(verify_len)
+    accepted = _column("num_accepted", num_accepted)
+    verified = _column("verify_len", verify_len)
     sizes = check_shape("num_accepted", accepted, "n")
     check_shape("verify_len", verified, "n", **sizes)
     wrong = (verified < 0) | (verified > block_size)
@@ -248,6 +250,19 @@ def _counts(
         raise problem("num_accepted", "be within verify_len", expected, got)
     positions = torch.arange(block_size, device=accepted.device)
     return accepted[:, None], verified[:, None], positions
+
+
+def _column(name: str, counts: Counts) -> Tensor:
+    """Return counts as a tensor of integers."""
+    if isinstance(counts, Sequence) and not isinstance(counts, str | bytes):
+        for count in counts:
+            check_range(name, count, -LARGEST, integer=True)
+        counts = torch.tensor([int(count) for count in counts], dtype=torch.long)
+    check_tensor(name, counts)
+    if counts.dtype not in (torch.int64, torch.int32):
+        kind = counts.dtype
+        raise problem(name, "hold counts", "integers", kind, error=TypeError)
+    return counts
 
 
 def _share(part: Tensor, whole: Tensor) -> Float[Tensor, " K"]:

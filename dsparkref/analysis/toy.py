@@ -17,10 +17,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dsparkref.decode.request import check_ids
 from dsparkref.shapes import (
     check_known,
     check_probs,
     check_range,
+    check_sequence,
     check_shape,
     problem,
 )
@@ -31,6 +33,8 @@ from dsparkref.verify.sampling import as_generator, draw_uniforms, sample
 Laws = list[Tensor]
 # what the best drafter is best at
 OBJECTIVES = ("cross_entropy", "overlap")
+# tokens of a block: torch's tensors have no more axes than this
+LONGEST = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +66,7 @@ class MarkovWorld:
         check_probs("transition", table)
         # laws that were rounded on the way here sum to 1 again, to the last bit
         table = table / table.sum(dim=-1, keepdim=True)
+        check_sequence("words", self.words)
         names = tuple(self.words) or tuple(map(str, range(self.vocab_size)))
         if len(names) != self.vocab_size:
             rule, expected = "name each token", f"{self.vocab_size} words"
@@ -94,7 +99,7 @@ class MarkovWorld:
         torch.Size([4, 4, 4])
         """
         check_range("vocab_size", vocab_size, 2, integer=True)
-        check_range("order", order, 0, integer=True)
+        check_range("order", order, 0, LONGEST, integer=True)
         check_range("sharpness", sharpness, 0.0)
         noise = torch.randn(
             [vocab_size] * (order + 1),
@@ -119,8 +124,8 @@ class MarkovWorld:
         >>> [round(p, 2) for p in first.tolist()]  # of these, 'of' and 'no'
         [0.0, 0.5, 0.5, 0.0, 0.0]
         """
-        self._check_ids("context", context)
-        check_range("length", length, 1, integer=True)
+        context = check_ids("context", context, self.vocab_size)
+        check_range("length", length, 1, LONGEST, integer=True)
         if len(context) < self.order:
             rule, expected = "reach back far enough", f"at least {self.order} ids"
             raise problem("context", rule, expected, len(context))
@@ -138,12 +143,8 @@ class MarkovWorld:
         >>> two_mode_world().spell([1, 3, 0])
         'of course ,'
         """
-        self._check_ids("tokens", tokens)
+        tokens = check_ids("tokens", tokens, self.vocab_size)
         return " ".join(self.words[token] for token in tokens)
-
-    def _check_ids(self, name: str, ids: Sequence[int]) -> None:
-        for token in ids:
-            check_range(name, token, 0, self.vocab_size - 1, integer=True)
 
 
 def two_mode_world(first_mode: float = 0.5) -> MarkovWorld:

@@ -34,13 +34,20 @@ HEADER_DTYPES = {
 def replaced_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder beside ``folder``; it takes its place on success.
 
-    Whatever interrupts the writing leaves the old folder as it was.
+    Whatever interrupts the writing leaves the old folder as it was: at its place, or
+    for the moment between two renames beside it, where readers and the next writer
+    find it.
     """
     folder = Path(folder)
-    fresh = folder.with_name(f".{folder.name}.writing")
-    old = folder.with_name(f".{folder.name}.old")
+    restore_folder(folder)
+    fresh, old = _beside(folder)
     shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
+    try:
+        fresh.mkdir(parents=True)
+    except OSError as error:
+        expected, got = "a folder that can be made", error.strerror
+        name = f"folder {folder}"
+        raise problem(name, "be writable", expected, got, "", OSError) from None
     try:
         yield fresh
     except BaseException:
@@ -51,6 +58,21 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
         folder.rename(old)
     fresh.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def restore_folder(folder: Path) -> None:
+    """Put the old folder back where a run was killed just before the new one came."""
+    _, old = _beside(folder)
+    if old.is_dir() and not folder.exists():
+        old.rename(folder)
+
+
+def _beside(folder: Path) -> tuple[Path, Path]:
+    """Return where a folder is written, and where the old one waits meanwhile."""
+    return (
+        folder.with_name(f".{folder.name}.writing"),
+        folder.with_name(f".{folder.name}.old"),
+    )
 
 
 def write_text(path: Path, text: str) -> None:
@@ -88,6 +110,8 @@ def find_folder(source: Source) -> Path:
         return _existing(data_folder() / "tiny" / "drafters" / text[5:], text)
     if Path(text).is_dir():
         return Path(text)
+    if Path(text).name and _beside(Path(text))[1].is_dir():
+        return _beside(Path(text))[1]  # a save was killed between two renames
     if is_hub_id(text):
         return download(text)
     expected = "'tiny', an existing folder or a Hub id OWNER/NAME"

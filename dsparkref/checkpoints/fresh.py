@@ -8,7 +8,13 @@ from dsparkref.checkpoints.load import check_fit
 from dsparkref.decode.target import Target
 from dsparkref.draft.drafter import Drafter
 from dsparkref.draft.spec import HEADS, DrafterSpec
-from dsparkref.shapes import check_known, check_range, problem
+from dsparkref.shapes import (
+    check_known,
+    check_offers,
+    check_range,
+    check_sequence,
+    problem,
+)
 from dsparkref.verify.sampling import as_generator
 
 
@@ -33,6 +39,7 @@ def new_drafter(
     defaults to the tokenizer's. Weights are normal with standard deviation
     1 / sqrt(inputs) in the backbone and 0.02 elsewhere.
     """
+    check_offers("target", target, "model", "check_layer_ids")
     check_known("head", head, HEADS)
     generator = as_generator(generator)
     config, markov = target.model.config, head in ("markov", "gated", "rnn")
@@ -45,7 +52,7 @@ def new_drafter(
     spec = DrafterSpec(
         head=head,
         block_size=block_size,
-        target_layer_ids=tuple(target_layer_ids),
+        target_layer_ids=_as_tuple(target_layer_ids),
         num_target_layers=target.num_layers,
         mask_token_id=mask_token_id,
         vocab_size=target.vocab_size,
@@ -69,6 +76,11 @@ def new_drafter(
     drafter = Drafter(spec, target.embedding, target.lm_head)
     _randomise(drafter, generator)
     return drafter.to(device=target.device, dtype=target.dtype)
+
+
+def _as_tuple(layer_ids: Sequence[int]) -> tuple[int, ...]:
+    check_sequence("target_layer_ids", layer_ids)
+    return tuple(layer_ids)
 
 
 def _default_taps(num_layers: int) -> tuple[int, ...]:

@@ -47,6 +47,9 @@ def load_pair(name: str | None = None, head: str = "markov") -> Pair:
     qwen3-4b the heads with a released drafter are dflash, markov, domino and
     dflash-b16; gated and rnn have none.
     """
+    if name is not None and not isinstance(name, str):
+        expected, got = "'tiny', 'qwen3-4b' or 'TARGET,DRAFTER'", type(name).__name__
+        raise problem("pair", "be a name", expected, got, error=TypeError)
     name = name or os.environ.get("DSPARKREF_PAIR") or "tiny"
     sources = _sources(name, head)
     target = load_target(sources[0])

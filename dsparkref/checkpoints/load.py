@@ -20,7 +20,7 @@ from dsparkref.checkpoints.targets import resolve_device
 from dsparkref.decode.target import Target
 from dsparkref.draft.drafter import Drafter
 from dsparkref.draft.spec import DrafterSpec
-from dsparkref.shapes import problem
+from dsparkref.shapes import check_offers, problem
 
 EMBEDDING, LM_HEAD = "embed_tokens.weight", "lm_head.weight"
 
@@ -49,6 +49,7 @@ def load_drafter(
     dtype None: the target's. Every tensor of the file is used or refused by name;
     an embedding or an LM head in the file wins over the target's.
     """
+    check_offers("target", target, "model", "check_layer_ids")
     kind = target.dtype if dtype is None else resolve_dtype(dtype)
     where = target.device if device is None else resolve_device(device)
     folder = find_folder(source)

@@ -1,5 +1,6 @@
 """Write a drafter in a layout that can say all of it, or what one agrees to drop."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,13 @@ from dsparkref.checkpoints.formats import LAYOUTS, SAVED
 from dsparkref.checkpoints.formats.layout import Layout
 from dsparkref.draft.drafter import Drafter
 from dsparkref.draft.spec import DrafterSpec
-from dsparkref.shapes import check_known, dtype_name, problem
+from dsparkref.shapes import (
+    check_known,
+    check_offers,
+    check_sequence,
+    dtype_name,
+    problem,
+)
 
 # Parts that a drafter can do without, and still draft: without its own embedding or
 # LM head it borrows the target's, without its head it is a DFlash.
@@ -35,13 +42,18 @@ def save_drafter(
 
     Raises ValueError where the layout cannot express a part that is not dropped.
     """
+    check_offers("drafter", drafter, "spec", "state_dict")
     check_known("layout", layout, SAVED)
     if isinstance(drop, str):
         drop = (drop,)
+    check_sequence("drop", drop)
     for part in drop:
         check_known("drop", part, DROPPABLE)
     row, spec = LAYOUTS[layout], without(drafter.spec, drop)
     _check_expressible(row, spec)
+    if not isinstance(folder, str | os.PathLike):
+        got = type(folder).__name__
+        raise problem("folder", "be a path", "a str or a Path", got, error=TypeError)
     _check_replaceable(Path(folder))
     assert row.write is not None  # SAVED holds those that have one
     dtype = {"dtype": dtype_name(drafter.dtype)}

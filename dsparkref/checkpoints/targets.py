@@ -102,13 +102,19 @@ def resolve_device(device: str | torch.device) -> torch.device:
     try:
         where = torch.device(device)
     except (RuntimeError, TypeError):
+        where = None
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": _count_mps()}
+    if where is None or where.type not in counts:
         expected = "'auto', 'cpu', 'cuda' or 'mps'"
-        raise problem("device", "be known", expected, repr(device)) from None
-    backend = {"cuda": torch.cuda, "mps": torch.backends.mps}.get(where.type)
-    if backend is not None and not backend.is_available():
+        raise problem("device", "be known", expected, repr(device))
+    if (where.index or 0) >= counts[where.type]:
         expected = "a device of this machine"
         raise problem("device", "be there", expected, repr(str(device)))
     return where
+
+
+def _count_mps() -> int:
+    return int(torch.backends.mps.is_available())
 
 
 def auto_dtype(device: torch.device) -> torch.dtype:

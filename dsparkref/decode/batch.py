@@ -18,7 +18,7 @@ from dsparkref.decode.cycle import Decoding, Running, Sampler
 from dsparkref.decode.request import Prompt, Request, make_request
 from dsparkref.decode.target import Target
 from dsparkref.records import CycleTrace, Generation
-from dsparkref.shapes import problem
+from dsparkref.shapes import check_range, check_sequence, problem
 from dsparkref.verify.policies import Policy
 from dsparkref.verify.sampling import as_generator
 
@@ -58,10 +58,7 @@ def generate_batch(
         policy=policy,
         verifier=verifier,
     )
-    if isinstance(prompts, str) or not isinstance(prompts, Sequence):
-        got = type(prompts).__name__
-        expected = "a list of lists of ids"
-        raise problem("prompts", "be a list", expected, got, error=TypeError)
+    check_sequence("prompts", prompts)
     if not prompts:
         raise problem("prompts", "not be empty", "at least one prompt", "none")
     streams = one_per_prompt(generators, len(prompts))
@@ -187,8 +184,10 @@ class BatchDecoder:
 
     def cancel(self, number: int) -> None:
         """Drop a request that waits or runs; its result is lost."""
-        if number not in self._waiting and number not in self._running:
-            expected = f"one of {[*self._waiting, *self._running]}"
+        check_range("number", number, 0, integer=True)
+        known = [*self._waiting, *self._running]
+        if number not in known:
+            expected = f"one of {known}"
             raise problem("number", "name a request in progress", expected, number)
         self._waiting.pop(number, None)
         self._running.pop(number, None)
@@ -243,10 +242,7 @@ def one_per_prompt(generators: Sequence[Stream] | None, count: int) -> list[Stre
     """
     if generators is None:
         return [None] * count
-    if not isinstance(generators, Sequence):
-        got = type(generators).__name__
-        expected = "a list of generators or seeds"
-        raise problem("generators", "be a list", expected, got, error=TypeError)
+    check_sequence("generators", generators)
     if len(generators) != count:
         raise problem("generators", "be one per prompt", count, len(generators))
     return list(generators)

@@ -17,7 +17,7 @@ from dsparkref.decode.request import Request, as_row
 from dsparkref.decode.target import Session, SessionBatch, Target
 from dsparkref.draft.drafter import Drafter
 from dsparkref.records import CycleTrace, Proposal, Verdict
-from dsparkref.shapes import check_known, check_shape, problem
+from dsparkref.shapes import check_known, check_offers, check_shape, problem
 from dsparkref.verify.inputs import check_ids, check_lengths
 from dsparkref.verify.policies import Policy
 from dsparkref.verify.rejection import VERIFIERS
@@ -145,6 +145,7 @@ class Decoding:
         verifier: str,
     ) -> None:
         check_known("verifier", verifier, tuple(VERIFIERS))
+        check_offers("target", target, "prefill", "vocab_size")
         check_offers("drafter", drafter, "block_size", "propose")
         if policy is not None:
             check_offers("policy", policy, "start", "verify_lengths")
@@ -292,15 +293,6 @@ class Decoding:
             draw_uniforms((1, length + 1), generator=row.generator, device=device)[0]
             for row, length in zip(rows, lengths, strict=True)
         ]
-
-
-def check_offers(name: str, value: Any, *members: str) -> None:
-    """Check that an object of the caller's has what the loop calls."""
-    lacking = [member for member in members if not hasattr(value, member)]
-    if lacking:
-        got = f"{type(value).__name__} without {', '.join(lacking)}"
-        rule, expected = f"be a {name}", " and ".join(members)
-        raise problem(name, rule, expected, got, error=TypeError)
 
 
 def _drafts_in_batch(drafter: Any) -> bool:

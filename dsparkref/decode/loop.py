@@ -12,6 +12,7 @@ from dsparkref.decode.cycle import Decoding, Sampler
 from dsparkref.decode.request import Prompt, Request, as_row, make_request
 from dsparkref.decode.target import Target
 from dsparkref.records import CycleTrace, Generation
+from dsparkref.shapes import check_flag
 from dsparkref.verify.policies import Policy
 from dsparkref.verify.sampling import as_generator
 
@@ -66,6 +67,7 @@ def decode_cycles(
     The first token comes from the prefill: it is the first cycle's ``anchor``. With
     ``keep_tensors`` a trace also holds the [K, V] tables, which are large.
     """
+    check_flag("keep_tensors", keep_tensors)
     request = make_request(target, prompt_ids, max_new_tokens, stop_token_ids)
     sampler = Sampler(temperature, top_k, top_p)
     decoding = Decoding(target, drafter, sampler, policy, verifier)

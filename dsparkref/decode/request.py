@@ -1,13 +1,15 @@
 """One request: what was asked, what has been emitted, and when it is over."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dsparkref.decode.target import Target
-from dsparkref.shapes import check_range, problem
+from dsparkref.shapes import check_offers, check_range, problem
+from dsparkref.verify.inputs import check_tensor
 
 Prompt = Sequence[int] | Tensor
 
@@ -59,6 +61,7 @@ def make_request(
     A reply ends, for its length, where prompt and reply fill the target's context.
     ``name`` is what an error calls the prompt, such as "prompts[2]".
     """
+    check_offers("target", target, "prefill", "vocab_size")
     check_range("max_new_tokens", max_new_tokens, 0, integer=True)
     prompt = check_prompt(prompt_ids, target.vocab_size, name)
     if target.max_length is not None:
@@ -68,8 +71,8 @@ def make_request(
             raise problem(name, rule, expected, len(prompt))
         max_new_tokens = min(max_new_tokens, target.max_length - len(prompt))
     stops = target.stop_token_ids if stop_token_ids is None else stop_token_ids
-    check_ids("stop_token_ids", stops, target.vocab_size)
-    return Request(prompt, max_new_tokens, frozenset(int(stop) for stop in stops))
+    stops = check_ids("stop_token_ids", stops, target.vocab_size)
+    return Request(prompt, max_new_tokens, frozenset(stops))
 
 
 def check_prompt(
@@ -91,23 +94,29 @@ def check_prompt(
             got = f"{prompt_ids.dtype} of shape {list(prompt_ids.shape)}"
             expected = "integers of shape [T] or [1, T]"
             raise problem(name, "hold one prompt", expected, got)
-        prompt_ids = prompt_ids.flatten().tolist()
-    if isinstance(prompt_ids, str) or not isinstance(prompt_ids, Sequence):
+        prompt_ids = prompt_ids.flatten()
+    elif isinstance(prompt_ids, str) or not isinstance(prompt_ids, Sequence):
         got, hint = type(prompt_ids).__name__, "Use target.encode for text."
         raise problem(name, "hold ids", "integers", got, hint, TypeError)
-    if not prompt_ids:
+    if not len(prompt_ids):
         raise problem(name, "not be empty", "at least one id", "none")
-    check_ids(name, prompt_ids, vocab_size)
-    return [int(token) for token in prompt_ids]
+    return check_ids(name, prompt_ids, vocab_size)
 
 
-def check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
-    """Check that every id is an integer inside the vocabulary."""
-    if isinstance(ids, str) or not isinstance(ids, Iterable):
+def check_ids(name: str, ids: Any, vocab_size: int) -> list[int]:
+    """Return ids as a list; every one is an integer inside the vocabulary.
+
+    An iterator is refused: what has been looked at once would be gone.
+    """
+    if isinstance(ids, Tensor):
+        check_tensor(name, ids)
+        ids = ids.tolist()
+    if isinstance(ids, str | bytes) or not isinstance(ids, Collection):
         got = type(ids).__name__
         raise problem(name, "hold ids", "a list of integers", got, error=TypeError)
     for token in ids:
         check_range(name, token, 0, vocab_size - 1, integer=True)
+    return [int(token) for token in ids]
 
 
 def as_row(ids: Sequence[int], device: torch.device) -> Tensor:

@@ -19,7 +19,7 @@ from transformers import DynamicCache
 
 from dsparkref.draft.backbone import KeysValues
 from dsparkref.draft.context import flush_right
-from dsparkref.shapes import check_range, problem
+from dsparkref.shapes import check_offers, check_range, problem
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Target:
     """
 
     def __init__(self, model: Any, tokenizer: Any = None) -> None:
+        check_offers("model", model, "config", "forward", "get_output_embeddings")
         self.model = model.eval()
         self.tokenizer = tokenizer
 

@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from dsparkref.draft.spec import DrafterSpec
-from dsparkref.shapes import check_range, check_shape
+from dsparkref.shapes import check_range, check_shape, problem
+from dsparkref.verify.inputs import check_tensor
 
 Mask = Bool[Tensor, "B S"] | Int[Tensor, "B S"] | Float[Tensor, "B S"]
 
@@ -25,6 +26,25 @@ def block_positions(
     [[[10, 11, 12, 13]]]
     """
     return anchors[..., None] + torch.arange(length, device=anchors.device)
+
+
+def check_anchors(anchors: Int[Tensor, "B N"], **sizes: int) -> dict[str, int]:
+    """Check that every anchor stands in its sequence of S tokens; return the sizes.
+
+    >>> check_anchors(torch.tensor([[-1]]), B=1, S=5)
+    Traceback (most recent call last):
+    ValueError: anchors must stand in the sequence: expected 0..4, got -1.
+    """
+    known = check_shape("anchors", anchors, "B N", **sizes)
+    check_tensor("anchors", anchors)
+    if anchors.dtype not in (torch.int64, torch.int32):
+        kind = anchors.dtype
+        raise problem("anchors", "be positions", "integers", kind, error=TypeError)
+    outside = (anchors < 0) | (anchors >= sizes["S"])
+    if outside.any():
+        expected, got = f"0..{sizes['S'] - 1}", int(anchors[outside][0])
+        raise problem("anchors", "stand in the sequence", expected, got)
+    return known
 
 
 def block_tokens(
@@ -147,7 +167,10 @@ def supervised_positions(
     [[[0, 0, 0], [1, 1, 0], [1, 0, 0]]]
     """
     sizes = check_shape("loss_mask", loss_mask, "B S")
-    sizes = check_shape("anchors", anchors, "B N", **sizes)
+    check_tensor("loss_mask", loss_mask)
+    if not ((loss_mask == 0) | (loss_mask == 1)).all():
+        raise problem("loss_mask", "be a mask", "0 or 1 at each token", "other values")
+    sizes = check_anchors(anchors, **sizes)
     check_range("block_size", block_size, 1, integer=True)
     positions = block_positions(anchors, block_size + 1)  # [B, N, K+1]
     inside = positions < loss_mask.shape[1]
@@ -156,6 +179,7 @@ def supervised_positions(
     supervised = unbroken[..., 1:]  # [B, N, K]
     if keep is not None:
         check_shape("keep", keep, "B N", **sizes)
+        check_tensor("keep", keep)
         supervised = supervised & (keep != 0)[..., None]
     return supervised
 
@@ -172,6 +196,6 @@ def aligned_target_logits(
     [2.0, 3.0, 4.0]
     """
     sizes = check_shape("target_logits", target_logits, "B S V")
-    check_shape("anchors", anchors, "B N", **sizes)
+    check_anchors(anchors, **sizes)
     check_range("block_size", block_size, 1, integer=True)
     return gather_rows(target_logits, block_positions(anchors, block_size))

@@ -20,6 +20,7 @@ from dsparkref.draft.backbone import Backbone, ContextCache
 from dsparkref.draft.blocks import (
     block_positions,
     block_tokens,
+    check_anchors,
     gather_rows,
     layer_masks,
 )
@@ -29,9 +30,16 @@ from dsparkref.draft.heads import ConfidenceHead, build_head
 from dsparkref.draft.spec import DrafterSpec
 from dsparkref.draft.vocabulary import DraftVocabulary
 from dsparkref.records import BlockOutput, Proposal, TrainingOutput
-from dsparkref.shapes import check_logits, check_shape, problem
+from dsparkref.shapes import (
+    check_logits,
+    check_offers,
+    check_range,
+    check_sequence,
+    check_shape,
+    problem,
+)
 from dsparkref.verify.calibration import apply_sts
-from dsparkref.verify.inputs import widen
+from dsparkref.verify.inputs import check_token_ids, numbers, widen
 from dsparkref.verify.sampling import (
     as_generator,
     check_settings,
@@ -117,7 +125,9 @@ class Drafter(nn.Module):
 
         temperatures: K numbers > 0, as ``fit_sts`` gives them; None: all 1.
         """
-        values = None if temperatures is None else tuple(map(float, temperatures))
+        values = None
+        if temperatures is not None:
+            values = numbers("confidence_temperatures", temperatures)
         other = copy.copy(self)
         other.spec = replace(self.spec, confidence_temperatures=values)
         return other
@@ -197,16 +207,22 @@ class Drafter(nn.Module):
         request draws the same numbers from its generator as it would alone.
         """
         check_settings(temperature, top_k, top_p)
+        check_sequence("target_hidden", target_hidden)
         for rows in target_hidden:
             self._check_features(rows, B=1)
         requests = len(target_hidden)
+        check_range("requests", requests, 1, integer=True)
         check_shape("anchors", anchors, "R", R=requests)
+        check_token_ids("anchors", anchors, self.spec.vocab_size)
         if caches is None:
             caches = [self.new_cache() for _ in range(requests)]
         generators = [None] * requests if generators is None else generators
         for name, given in (("caches", caches), ("generators", generators)):
+            check_sequence(name, given)
             if len(given) != requests:
                 raise problem(name, "be one per request", requests, len(given))
+        for cache in caches:
+            check_offers("cache", cache, "extend", "keys_values", "length")
         streams = [as_generator(generator) for generator in generators]
         counts = [rows.shape[1] for rows in target_hidden]
         features = pad_sequence([rows[0] for rows in target_hidden], batch_first=True)
@@ -231,6 +247,7 @@ class Drafter(nn.Module):
         """
         sizes = self._check_features(target_hidden)
         check_shape("prev_tokens", prev_tokens, "B K", B=sizes["B"], K=self.block_size)
+        check_token_ids("prev_tokens", prev_tokens, self.spec.vocab_size)
         anchor = prev_tokens[:, 0]
         hidden, base_logits, state = self._draft_block(target_hidden, anchor, None)
         draft_logits, confidence = self._correct(
@@ -253,7 +270,11 @@ class Drafter(nn.Module):
         sizes = self._check_features(target_hidden)
         length = target_hidden.shape[1]
         check_shape("input_ids", input_ids, "B S", B=sizes["B"], S=length)
-        batch, blocks = check_shape("anchors", anchors, "B N", B=sizes["B"]).values()
+        check_token_ids("input_ids", input_ids, self.spec.vocab_size)
+        check_anchors(anchors, B=sizes["B"], S=length)
+        batch, blocks = anchors.shape
+        check_range("sequences", batch, 1, integer=True)
+        check_range("anchors per sequence", blocks, 1, integer=True)
         slots = self.spec.num_slots
         positions = block_positions(anchors, slots).flatten(1)  # [B, N*Q]
         tokens = block_tokens(

@@ -6,7 +6,13 @@ to this one record in ``checkpoints/formats/``, and nothing else reads a dialect
 
 from dataclasses import dataclass
 
-from dsparkref.shapes import check_known, check_range, problem
+from dsparkref.shapes import (
+    check_flag,
+    check_known,
+    check_range,
+    check_sequence,
+    problem,
+)
 
 HEADS = ("dflash", "markov", "gated", "rnn", "domino")
 CONFIDENCE_INPUTS = ("hidden", "hidden+head")
@@ -124,15 +130,15 @@ class DrafterSpec:
             "anchor_predicts", "attention_bias", "confidence",
             "owns_embedding", "owns_lm_head",
         ):  # fmt: skip
-            if not isinstance(getattr(self, name), bool):
-                got = repr(getattr(self, name))
-                raise problem(name, "be a flag", "True or False", got)
+            check_flag(name, getattr(self, name))
         for name in (
             "block_size", "vocab_size", "hidden_size", "intermediate_size",
             "num_layers", "num_heads", "num_kv_heads", "head_dim",
             "max_position_embeddings",
         ):  # fmt: skip
             check_range(name, getattr(self, name), 1, integer=True)
+        for name in ("rank", "gru_size", "inner_size", "window"):
+            check_range(name, getattr(self, name), 0, integer=True)
         check_range("rope_theta", self.rope_theta, 0.0, open_low=True)
         check_range("rms_norm_eps", self.rms_norm_eps, 0.0)
         if self.num_heads % self.num_kv_heads:
@@ -142,6 +148,7 @@ class DrafterSpec:
             raise problem("head_dim", "be even", "pairs to rotate", self.head_dim)
         if self.num_target_layers is not None:
             check_range("num_target_layers", self.num_target_layers, 1, integer=True)
+        check_sequence("target_layer_ids", self.target_layer_ids)
         if not self.target_layer_ids:
             raise problem("target_layer_ids", "name layers", "at least one id", "none")
         for layer_id in self.target_layer_ids:
@@ -149,6 +156,7 @@ class DrafterSpec:
 
     def _check_attention(self) -> None:
         for name in ("causal_layers", "window_layers"):
+            check_sequence(name, getattr(self, name))
             for layer in getattr(self, name):
                 check_range(name, layer, 0, self.num_layers - 1, integer=True)
         check_known("window_rule", self.window_rule, WINDOW_RULES)
@@ -192,6 +200,7 @@ class DrafterSpec:
         temperatures = self.confidence_temperatures
         if temperatures is None:
             return
+        check_sequence("confidence_temperatures", temperatures)
         if len(temperatures) != self.block_size:
             rule, expected = "cover the block", f"{self.block_size} values"
             raise problem("confidence_temperatures", rule, expected, len(temperatures))

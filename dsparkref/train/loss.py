@@ -5,6 +5,8 @@ k the 0-based position in the block: an early rejection throws away all that fol
 so early positions count more. Nothing here knows about processes or devices.
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -12,6 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from dsparkref.records import LossTerms, TrainingOutput
 from dsparkref.shapes import check_range, check_shape, problem
+from dsparkref.verify.inputs import check_tensor, check_token_ids
 
 
 def position_weights(
@@ -27,7 +30,7 @@ def position_weights(
     """
     check_range("loss_decay", loss_decay, 0.0, open_low=True)
     k = torch.arange(supervised.shape[-1], device=supervised.device, dtype=dtype)
-    return torch.exp(-k / loss_decay) * supervised  # [B, N, K]
+    return torch.exp(-k / float(loss_decay)) * supervised  # [B, N, K]
 
 
 def block_loss(
@@ -55,12 +58,9 @@ def block_loss(
     Differs: the paper sums over positions; the released code, like this one, divides
     by the sum of the weights.
     """
-    shape = check_shape("supervised", supervised, "B N K")
-    sizes = check_shape("output.draft_logits", output.draft_logits, "B N K V", **shape)
+    sizes = _check_output(output, supervised)
     check_range("base_weight", base_weight, 0.0, 1.0)
-    w_ce, w_tv, w_confidence = weights
-    for name, weight in zip(("w_ce", "w_tv", "w_conf"), weights, strict=True):
-        check_range(f"weights ({name})", weight, 0.0)
+    w_ce, w_tv, w_confidence = check_weights(weights)
     if target_logits is not None:
         check_shape("target_logits", target_logits, "B N K V", **sizes)
     elif w_tv > 0 or (w_confidence > 0 and output.confidence_logits is not None):
@@ -86,6 +86,38 @@ def block_loss(
             confidence = _weighted_mean(bce, positions)
     total = w_ce * ce + w_tv * tv + w_confidence * confidence
     return LossTerms(total, ce, tv, confidence)
+
+
+def check_weights(weights: object) -> tuple[float, float, float]:
+    """Return the three weights of the loss, each >= 0.
+
+    >>> check_weights((0.1, 0.9))
+    Traceback (most recent call last):
+    TypeError: weights must be three: expected (w_ce, w_tv, w_conf), got (0.1, 0.9).
+    """
+    if not isinstance(weights, Sequence) or len(weights) != 3:
+        expected, got = "(w_ce, w_tv, w_conf)", repr(weights)
+        raise problem("weights", "be three", expected, got, error=TypeError)
+    for name, weight in zip(("w_ce", "w_tv", "w_conf"), weights, strict=True):
+        check_range(f"weights ({name})", weight, 0.0)
+    return weights[0], weights[1], weights[2]
+
+
+def _check_output(output: TrainingOutput, supervised: Tensor) -> dict[str, int]:
+    """Check that all parts are of the same blocks; return B, N, K and V."""
+    if not isinstance(output, TrainingOutput):
+        rule, got = "come from training_forward", type(output).__name__
+        raise problem("output", rule, "a TrainingOutput", got, error=TypeError)
+    sizes = check_shape("supervised", supervised, "B N K")
+    check_tensor("supervised", supervised)
+    check_shape("output.labels", output.labels, "B N K", **sizes)
+    if output.confidence_logits is not None:
+        name = "output.confidence_logits"
+        check_shape(name, output.confidence_logits, "B N K", **sizes)
+    sizes = check_shape("output.draft_logits", output.draft_logits, "B N K V", **sizes)
+    check_shape("output.base_logits", output.base_logits, "B N K V", **sizes)
+    check_token_ids("output.labels", output.labels, sizes["V"])
+    return sizes
 
 
 def l1_distance(

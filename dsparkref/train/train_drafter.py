@@ -19,6 +19,7 @@ from dsparkref.train.data import Batch, BatchOrder, collate, sample_anchors, see
 from dsparkref.train.loss import (
     LossTerms,
     block_loss,
+    check_weights,
     l1_distance,
     position_weights,
 )
@@ -41,6 +42,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_range("num_anchors", self.num_anchors, 1, integer=True)
+        check_weights(self.weights)
         check_range("loss_decay", self.loss_decay, 0.0, open_low=True)
         check_range("base_curriculum", self.base_curriculum, 0.0, 1.0)
 

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from dsparkref.shapes import check_range, check_shape, problem
-from dsparkref.verify.inputs import check_tensor, widen
+from dsparkref.verify.inputs import check_tensor, numbers, widen
 
 # Temperatures tried: powers of two in steps of an eighth, from 1/16 to 16; then the
 # neighbourhood of the best one in steps of a 128th, which is about half a per cent.
@@ -188,7 +188,8 @@ def apply_sts(
     tensor([[0.7311, 0.5000]])
     """
     logits = widen(logits, "logits")
-    scale = torch.as_tensor(temperatures, dtype=logits.dtype, device=logits.device)
+    values = numbers("temperatures", temperatures)
+    scale = torch.tensor(values, dtype=logits.dtype, device=logits.device)
     if scale.shape != logits.shape[-1:]:
         expected, got = list(logits.shape[-1:]), list(scale.shape)
         raise problem("temperatures", "be one per position", expected, got)
@@ -249,6 +250,7 @@ def _blocks(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Check blocks of records; return logits, survival as observed, and what counts."""
     sizes = check_shape("logits", logits, "n K")
+    check_tensor("logits", logits)
     check_shape("accepted", accepted, "n K", **sizes)
     if torch.isnan(logits).any():
         raise problem("logits", "be numbers", "no NaN", "NaN")
@@ -256,6 +258,10 @@ def _blocks(
     if counted is None:
         counted = torch.ones_like(observed, dtype=torch.bool)
     check_shape("counted", counted, "n K", **sizes)
+    check_tensor("counted", counted)
+    if counted.dtype != torch.bool:
+        kind = counted.dtype
+        raise problem("counted", "hold flags", "bool", kind, error=TypeError)
     if (counted[:, 1:] & ~counted[:, :-1]).any():
         rule, expected = "be leading runs", "no gap in a row"
         raise problem("counted", rule, expected, "a draft counted behind one left out")

@@ -1,12 +1,20 @@
 """What the verifiers refuse: laws, ids, uniforms and verify lengths that cannot be."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dsparkref.shapes import check_probs, check_range, check_shape, problem
+from dsparkref.shapes import (
+    check_probs,
+    check_range,
+    check_sequence,
+    check_shape,
+    dtype_name,
+    problem,
+)
 
 
 def widen(
@@ -22,7 +30,7 @@ def widen(
 
 
 def check_tensor(name: str, value: object) -> None:
-    """Check that a value is a tensor.
+    """Check that a value is a dense tensor of real numbers, with values in it.
 
     >>> check_tensor("tokens", [3, 4])
     Traceback (most recent call last):
@@ -31,6 +39,39 @@ def check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         got = type(value).__name__
         raise problem(name, "be a tensor", "a tensor", got, error=TypeError)
+    if value.is_complex() or value.is_meta or value.layout != torch.strided:
+        got = f"{dtype_name(value.dtype)}, {value.layout}, on {value.device}"
+        rule, expected = "hold real numbers", "a dense tensor with values"
+        raise problem(name, rule, expected, got, error=TypeError)
+
+
+def numbers(name: str, given: Tensor | Sequence[float]) -> tuple[float, ...]:
+    """Return the numbers of a list or of a tensor [n].
+
+    >>> numbers("temperatures", [1, "hot"])
+    Traceback (most recent call last):
+    TypeError: temperatures must be in range: expected a number >= -inf, got 'hot'.
+    """
+    if isinstance(given, Tensor):
+        check_shape(name, given, "n")
+        check_tensor(name, given)
+        given = given.tolist()
+    check_sequence(name, given)
+    for value in given:
+        check_range(name, value, -math.inf)
+    return tuple(map(float, given))
+
+
+def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    """Check that a tensor is where the others of its call are.
+
+    >>> check_device("p_draft", torch.ones(2, device="meta"), torch.device("cpu"))
+    Traceback (most recent call last):
+    ValueError: p_draft must be on one device with p_target: expected cpu, got meta.
+    """
+    if tensor.device != device:
+        rule = "be on one device with p_target"
+        raise problem(name, rule, device, tensor.device)
 
 
 def check_uniforms(name: str, uniforms: Tensor, shape: Sequence[int]) -> None:
@@ -40,6 +81,7 @@ def check_uniforms(name: str, uniforms: Tensor, shape: Sequence[int]) -> None:
     Traceback (most recent call last):
     ValueError: uniforms must lie in [0, 1): expected numbers >= 0 and < 1, got 1.0.
     """
+    check_tensor(name, uniforms)
     if list(uniforms.shape) != list(shape):
         rule = "have one number for each row"
         raise problem(name, rule, list(shape), list(uniforms.shape))
@@ -52,7 +94,7 @@ def check_uniforms(name: str, uniforms: Tensor, shape: Sequence[int]) -> None:
 def check_ids(tokens: Tensor, laws: Sequence[int]) -> None:
     """Check one id in [0, V) for each law of a table of shape ``laws``, [..., V].
 
-    >>> check_ids(torch.tensor([4, 5]), (2, 5))
+    >>> check_ids(torch.tensor([3, 5]), (2, 5))
     Traceback (most recent call last):
     ValueError: tokens must lie in the vocabulary: expected 0..4, got 5.
     """
@@ -60,12 +102,23 @@ def check_ids(tokens: Tensor, laws: Sequence[int]) -> None:
     *rows, vocab = laws
     if list(tokens.shape) != rows:
         raise problem("tokens", "have one id for each law", rows, list(tokens.shape))
-    if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
-        raise problem("tokens", "be ids", "integers", tokens.dtype, error=TypeError)
+    check_token_ids("tokens", tokens, vocab)
+
+
+def check_token_ids(name: str, tokens: Tensor, vocab: int) -> None:
+    """Check that a tensor of any shape holds ids in [0, V).
+
+    >>> check_token_ids("anchor", torch.tensor([2.0]), 5)
+    Traceback (most recent call last):
+    TypeError: anchor must be ids: expected integers, got torch.float32.
+    """
+    check_tensor(name, tokens)
+    if tokens.is_floating_point() or tokens.dtype == torch.bool:
+        raise problem(name, "be ids", "integers", tokens.dtype, error=TypeError)
     outside = (tokens < 0) | (tokens >= vocab)
     if outside.any():
         got = tokens[outside][0].item()
-        raise problem("tokens", "lie in the vocabulary", f"0..{vocab - 1}", got)
+        raise problem(name, "lie in the vocabulary", f"0..{vocab - 1}", got)
 
 
 def check_laws(p_target: Tensor, p_draft: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,20 +131,21 @@ A reduced draft vocabulary is scattered into it, 0 elsewhere.
     """
     p_target = widen(p_target, "p_target")
     check_probs("p_target", p_target)
-    return p_target, check_draft_laws(p_draft, p_target.shape)
+    return p_target, check_draft_laws(p_draft, p_target)
 
 
-def check_draft_laws(p_draft: Tensor, shape: Sequence[int]) -> Tensor:
-    """Check laws of drafts against the shape of the target's; return them widened."""
-    p_draft = widen(p_draft, "p_draft")
-    if p_draft.shape[-1] != shape[-1]:
+def check_draft_laws(p_draft: Tensor, p_target: Tensor) -> Tensor:
+    """Check laws of drafts against the target's, row by row; return them widened."""
+    if isinstance(p_draft, Tensor):
+        check_device("p_draft", p_draft, p_target.device)
+    p_draft, shape = widen(p_draft, "p_draft"), list(p_target.shape)
+    got = list(p_draft.shape)
+    if got and got[-1] != shape[-1]:
         rule = "cover the target's vocabulary"
         hint = "A reduced draft vocabulary is scattered into it, 0 elsewhere."
-        expected, got = f"V = {shape[-1]}", f"V = {p_draft.shape[-1]}"
-        raise problem("p_draft", rule, expected, got, hint)
-    if p_draft.shape != shape:
-        rule = "have the shape of p_target"
-        raise problem("p_draft", rule, list(shape), list(p_draft.shape))
+        raise problem("p_draft", rule, f"V = {shape[-1]}", f"V = {got[-1]}", hint)
+    if got != shape:
+        raise problem("p_draft", "have the shape of p_target", shape, got)
     check_probs("p_draft", p_draft)
     return p_draft
 
@@ -111,8 +165,10 @@ def check_block(
     sizes = check_shape("tokens", tokens, "B K")
     sizes = check_shape("p_target", p_target, "B K+1 V", **sizes)
     check_shape("uniforms", uniforms, "B K+1", **sizes)
-    check_ids(tokens, p_target[:, :-1].shape)
     p_target = widen(p_target, "p_target")
+    check_device("tokens", tokens, p_target.device)
+    check_device("uniforms", uniforms, p_target.device)
+    check_ids(tokens, p_target[:, :-1].shape)
     check_probs("p_target", p_target)
     check_uniforms("uniforms", uniforms, uniforms.shape)
     length = check_lengths(verify_len, *tokens.shape, device=tokens.device)

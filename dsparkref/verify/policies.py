@@ -30,6 +30,8 @@ from dsparkref.verify.scheduler import (
 # SPS(B); or a function that gives the SPS(B) of a number of requests, since how long
 # B tokens take depends on how many rows they stand in
 SpeedTable: TypeAlias = StepsPerSecond | Callable[[int], StepsPerSecond]
+# of lag: what is remembered stays small
+MOST_STEPS = 1000
 
 
 @runtime_checkable
@@ -91,9 +93,14 @@ class FixedLength(Policy):
         num_requests: int = 1,
     ) -> Int[Tensor, " R"]:
         """Return k for each request, whatever the confidence."""
+        check_range("block_size", block_size, 1, integer=True)
         check_range("k", self.k, 0, block_size, integer=True)
-        rows = num_requests if confidence is None else len(confidence)
-        return torch.full((rows,), self.k)  # [R]
+        if confidence is None:
+            check_range("num_requests", num_requests, 0, integer=True)
+        else:
+            sizes = check_shape("confidence", confidence, "R K", K=block_size)
+            num_requests = sizes["R"]
+        return torch.full((num_requests,), self.k)  # [R]
 
 
 @dataclass(frozen=True)
@@ -202,7 +209,7 @@ class LaggedPrefixScheduler(Policy):
 
     def __post_init__(self) -> None:
         check_speed(self.steps_per_second)
-        check_range("lag", self.lag, 1, integer=True)
+        check_range("lag", self.lag, 1, MOST_STEPS, integer=True)
         self._wanted: deque[int] = deque(maxlen=self.lag)  # drafts, oldest first
 
     def start(self) -> "LaggedPrefixScheduler":
@@ -253,6 +260,7 @@ def speed_at(speed: SpeedTable, num_requests: int) -> StepsPerSecond:
 
 def _given(confidence: Tensor | None, block_size: int, policy: Policy) -> Tensor:
     """Return the confidence [R, K], or say that the drafter has no head for it."""
+    check_range("block_size", block_size, 1, integer=True)
     if confidence is None:
         hint = "Use FixedLength, or a drafter whose checkpoint has the head."
         rule = f"come with a confidence head for {type(policy).__name__}"

@@ -15,6 +15,7 @@ from dsparkref.records import Verdict
 from dsparkref.shapes import check_shape
 from dsparkref.verify.inputs import (
     check_block,
+    check_device,
     check_draft_laws,
     check_ids,
     check_laws,
@@ -45,6 +46,7 @@ def accept_probability(
     """
     p_target, p_draft = check_laws(p_target, p_draft)
     check_ids(tokens, p_target.shape)
+    check_device("tokens", tokens, p_target.device)
     return _accept_probability(p_target, p_draft, tokens)
 
 
@@ -135,7 +137,7 @@ def verify_block(
     """
     length, p_target = check_block(tokens, p_target, uniforms, verify_len)
     check_shape("p_draft", p_draft, "B K V", B=tokens.shape[0], K=tokens.shape[1])
-    p_draft = check_draft_laws(p_draft, p_target[:, :-1].shape)
+    p_draft = check_draft_laws(p_draft, p_target[:, :-1])
     # "<" and not "<=": a number of exactly 0 must not keep what has probability 0.
     accept = _accept_probability(p_target[:, :-1], p_draft, tokens)
     kept = uniforms[:, :-1] < accept

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dsparkref.shapes import check_range, check_shape, problem
+from dsparkref.shapes import check_flag, check_range, check_shape, problem
 from dsparkref.verify.inputs import widen
 from dsparkref.verify.rejection import leading_run
 
@@ -121,6 +121,7 @@ def schedule_prefixes(
 
     Differs: engines that do without the stop look two steps back instead.
     """
+    check_flag("early_stop", early_stop)
     throughput = throughput_curve(survival, steps_per_second)
     rising = leading_run(throughput.diff() > 0)
     best = throughput.argmax()  # the first of equals, as "Theta > best" has it
