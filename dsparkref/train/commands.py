@@ -5,12 +5,20 @@ from typing import Annotated
 
 import typer
 
-from dsparkref.checkpoints.files import write_json
+from dsparkref.checkpoints.files import restore_folder, write_json
 from dsparkref.checkpoints.io import load_target
+from dsparkref.checkpoints.targets import resolve_device
 from dsparkref.draft.spec import HEADS
 from dsparkref.shapes import check_known, check_range, problem
 from dsparkref.train.curves import record_curves
-from dsparkref.train.tiny import make_drafter, make_replies, make_target, make_tiny
+from dsparkref.train.tiny import (
+    SCALES,
+    make_drafter,
+    make_replies,
+    make_target,
+    make_tiny,
+)
+from dsparkref.train.trainer import processes
 
 app = typer.Typer(
     help="Train the tiny pair, or parts of it.",
@@ -30,9 +38,10 @@ def target(
     seed: SeedOption = 0,
 ) -> None:
     """Train a small Qwen3 from scratch, tokenizer included."""
+    _check(scale, seed)
     _refuse_existing(out)
-    make_target(out, scale=scale, seed=seed)
-    typer.echo(f"target written to {out}")
+    target = make_target(out, scale=scale, seed=seed)
+    processes(target.device).print(f"target written to {out}")
 
 
 @app.command()
@@ -48,9 +57,11 @@ def drafter(
 
     The replies stay beside the drafter, in OUT.replies.jsonl.
     """
+    _check(scale, seed)
     check_known("head", head, HEADS)
     check_range("block_size", block_size, 1, integer=True)
     _refuse_existing(out)
+    state = processes(resolve_device("auto"))  # each process takes its own GPU
     loaded = load_target(target, dtype="float32")
     replies = make_replies(
         loaded, out.with_name(f"{out.name}.replies.jsonl"), scale=scale, seed=seed
@@ -58,7 +69,7 @@ def drafter(
     make_drafter(
         loaded, replies, out, head=head, block_size=block_size, scale=scale, seed=seed
     )
-    typer.echo(f"drafter written to {out}")
+    state.print(f"drafter written to {out}")
 
 
 @app.command()
@@ -77,11 +88,17 @@ def tiny(
     An interrupted run goes on where it stopped. At full scale the finished pair
     replaces data/; at smoke scale it stays in the work folder unless --out is given.
     """
+    _check(scale, seed)
     work = work or Path("runs") / f"tiny-{scale}"
     if out is None and scale == "full":
         out = Path("data")
     make_tiny(work, out, scale=scale, seed=seed)
-    typer.echo(f"tiny pair written to {out or work}")
+    processes(resolve_device("auto")).print(f"tiny pair written to {out or work}")
+
+
+def _check(scale: str, seed: int) -> None:
+    check_known("scale", scale, tuple(SCALES))
+    check_range("seed", seed, 0, integer=True)
 
 
 @app.command()
@@ -102,6 +119,7 @@ def curves(
 
 
 def _refuse_existing(folder: Path) -> None:
+    restore_folder(folder)
     if folder.exists():
         hint = "Choose another folder, or delete it first."
         raise problem("out", "be new", "a folder that is not there", folder, hint)

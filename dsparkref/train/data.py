@@ -16,9 +16,11 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from dsparkref.checkpoints.files import write_text
 from dsparkref.decode.target import Target
 from dsparkref.draft.blocks import Mask
 from dsparkref.shapes import check_range, problem
+from dsparkref.train.fingerprint import fingerprint_texts, fingerprint_weights
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ def tokenize_exchanges(
         expected = f"a sample of at most {max_length} tokens"
         raise problem("training data", "hold something to train on", expected, got)
     return Dataset.from_list(fitting), len(samples) - len(fitting)
+
+
+def tokens_to_learn(samples: Dataset) -> int:
+    """Return how many tokens of the samples carry loss."""
+    return sum(sum(mask) for mask in samples["loss_mask"])
 
 
 def collate(samples: Sequence[dict[str, list[int]]], pad_token_id: int) -> Batch:
@@ -181,15 +188,24 @@ def regenerate(
 
     A drafter must learn what its target says, not what the corpus says. Replies are
     appended to ``path`` batch by batch, a line of JSON each, so an interrupted run
-    goes on with the next batch and ends with the same file. A reply cut off by
-    ``max_new_tokens`` is written as null and left out: its end was never seen, so no
-    end marker may be taught.
+    goes on with the next batch and ends with the same file. Its first line says which
+    target answered which prompts, and how: a file of another run is refused. A reply
+    cut off by ``max_new_tokens`` is written as null and left out: its end was never
+    seen, so no end marker may be taught.
     """
+    check_range("max_new_tokens", max_new_tokens, 1, integer=True)
     check_range("batch_size", batch_size, 1, integer=True)
+    check_range("seed", seed, 0, integer=True)
+    run = {
+        "target": fingerprint_weights(target),
+        "prompts": fingerprint_texts(prompts),
+        "max_new_tokens": max_new_tokens,
+        "batch_size": batch_size,
+        "seed": seed,
+    }
     starts = range(0, len(prompts), batch_size)
     chunks = [list(prompts[start : start + batch_size]) for start in starts]
-    rows = _complete_batches(path, chunks)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = _complete_batches(path, run)
     missing = range(len(rows), len(chunks))
     with path.open("a", encoding="utf-8") as file:
         for number in tqdm(missing, desc="regenerate", unit="batch", disable=None):
@@ -203,24 +219,28 @@ def regenerate(
     return [row for batch in rows for row in batch if row["reply"] is not None]
 
 
-def _complete_batches(path: Path, chunks: list[list[str]]) -> list[list[dict]]:
-    """Return the batches already on disk; a half-written last line is cut off."""
-    if not path.exists():
+def _complete_batches(path: Path, run: dict[str, Any]) -> list[list[dict]]:
+    """Return the batches already on disk; a half-written last line is cut off.
+
+    A file that is not there yet, or died within its first line, is begun.
+    """
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    whole = [line for line in lines if line.endswith(b"\n")]
+    if not whole:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(run) + "\n")
         return []
-    rows, whole = [], 0
-    with path.open("rb") as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            rows.append(json.loads(line))
-            whole += len(line)
-    found = [[row["prompt"] for row in batch] for batch in rows]
-    if found != chunks[: len(found)]:
-        hint = "Delete it to begin again."
-        expected, got = "replies to its prompts", "replies to others"
+    hint = "Delete it to begin again."
+    try:
+        found, *rows = map(json.loads, whole)
+    except ValueError as error:
+        expected = "a line of JSON per batch"
+        raise problem(str(path), "be readable", expected, error, hint) from None
+    if found != run:
+        expected, got = "replies of this target to its prompts", "those of another run"
         raise problem(str(path), "belong to this run", expected, got, hint)
     with path.open("r+b") as file:
-        file.truncate(whole)
+        file.truncate(sum(map(len, whole)))
     return rows
 
 

@@ -6,23 +6,26 @@ most of the time of a drafter's training step would be the target's. A recorded 
 answers from a file.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from datasets import Dataset
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from dsparkref.checkpoints.files import replaced_folder
+from dsparkref.checkpoints.files import replaced_folder, restore_folder, write_json
 from dsparkref.decode.target import Target, TargetOutput
-from dsparkref.shapes import problem
+from dsparkref.shapes import dtype_name, problem
 from dsparkref.train.data import Batch, collate
+from dsparkref.train.fingerprint import fingerprint_samples, fingerprint_weights
 
 RECORD_DTYPE = torch.bfloat16
+MANIFEST = "manifest.json"
 
 
 @runtime_checkable
@@ -76,13 +79,23 @@ class RecordedTeacher:
     ) -> "RecordedTeacher":
         """Ask the target once about every sample, unless the folder is there already.
 
-        Takes 2 (L D + V) bytes a token on the disk.
+        Takes 2 (L D + V) bytes a token on the disk. A manifest beside them says what
+        was recorded: records of another target, of other layers or samples are refused.
         """
         widths = (len(layer_ids) * target.hidden_size, target.vocab_size)
+        manifest = {
+            "target": fingerprint_weights(target),
+            "layer_ids": list(layer_ids),
+            "samples": fingerprint_samples(samples),
+            "dtype": dtype_name(RECORD_DTYPE),
+        }
+        restore_folder(folder)
         if not folder.exists():
             with replaced_folder(folder) as fresh:
                 records = cls(fresh, samples, widths)
                 records._fill(LiveTeacher(target, layer_ids), samples, batch_size)
+                write_json(fresh / MANIFEST, manifest)
+        _check_manifest(folder, manifest)
         return cls(folder, samples, widths)
 
     def view(self, rows: Sequence[int], batch: Batch) -> TargetOutput:
@@ -114,6 +127,20 @@ class RecordedTeacher:
             for i, row in enumerate(rows):
                 self.hidden[self.places[row]] = output.hidden[i, : lengths[row]].cpu()
                 self.logits[self.places[row]] = output.logits[i, : lengths[row]].cpu()
+
+
+def _check_manifest(folder: Path, wanted: dict[str, Any]) -> None:
+    """Refuse records that were made of something else."""
+    name, hint = f"teacher's records {folder}", "Delete the folder to record anew."
+    try:
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        expected = f"a file {MANIFEST}"
+        raise problem(name, "be whole", expected, error, hint) from None
+    if found != wanted:
+        differs = [key for key in wanted if dict(found).get(key) != wanted[key]]
+        got = f"another {', '.join(differs)}"
+        raise problem(name, "belong to this run", "its own", got, hint)
 
 
 def _mapped(path: Path, rows: int, width: int) -> Tensor:

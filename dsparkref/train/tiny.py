@@ -5,36 +5,43 @@ not made again, so an interrupted run goes on where it stopped. Only the finishe
 whole is published.
 """
 
-import hashlib
 import json
 import shutil
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from datasets import Dataset
 
-from dsparkref.checkpoints.files import replaced_folder, write_json, write_text
+from dsparkref.checkpoints.files import (
+    replaced_folder,
+    restore_folder,
+    write_json,
+)
 from dsparkref.checkpoints.io import (
-    load_drafter,
     load_target,
     new_drafter,
     save_drafter,
 )
+from dsparkref.checkpoints.targets import resolve_device
 from dsparkref.decode.target import Target
-from dsparkref.shapes import check_known, problem
+from dsparkref.shapes import check_known, check_range, problem
 from dsparkref.train.corpus import (
-    DOMAINS,
-    EVALUATION_SEED,
     build_tokenizer,
-    evaluation_examples,
     training_examples,
 )
-from dsparkref.train.data import regenerate, seeded, tokenize_exchanges
+from dsparkref.train.data import (
+    regenerate,
+    seeded,
+    tokenize_exchanges,
+    tokens_to_learn,
+)
+from dsparkref.train.publish import publish_tiny
+from dsparkref.train.scales import DRAFTERS, SCALES, Scale
 from dsparkref.train.teacher import RecordedTeacher
 from dsparkref.train.train_drafter import Recipe, train_drafter
 from dsparkref.train.train_target import new_target, save_target, train_target
-from dsparkref.train.trainer import TrainConfig, clear_checkpoint
+from dsparkref.train.trainer import TrainConfig, clear_checkpoint, processes
 
 MAX_LENGTH = 160
 SHIPPED_DTYPE = torch.bfloat16
@@ -43,77 +50,16 @@ TARGET_LAYER_IDS = (0, 2, 4)
 LOSS_DECAY = {7: 4.0, 15: 7.0}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """How much of everything; the same code makes both."""
-
-    # exchanges the target learns from
-    examples: int
-    # prompts the target answers for the drafters
-    replies: int
-    target: TrainConfig
-    drafter: TrainConfig
-    # overrides of the target's sizes
-    target_sizes: dict[str, int]
-    # evaluation prompts per domain
-    evaluation: int
-
-
-SCALES = {
-    "full": Scale(
-        examples=60_000,
-        replies=12_000,
-        target=TrainConfig(
-            steps=3_000,
-            batch_size=32,
-            learning_rate=2e-3,
-            weight_decay=0.1,
-            precision="bf16",
-        ),
-        drafter=TrainConfig(
-            steps=1_200, batch_size=24, learning_rate=3e-3, precision="bf16"
-        ),
-        target_sizes={},
-        evaluation=120,
-    ),
-    "smoke": Scale(
-        examples=600,
-        replies=64,
-        target=TrainConfig(steps=20, batch_size=8, learning_rate=2e-3),
-        drafter=TrainConfig(steps=6, batch_size=4, learning_rate=1.5e-3),
-        target_sizes={
-            "hidden_size": 64,
-            "intermediate_size": 96,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-        },
-        evaluation=8,
-    ),
-}
-
-# name -> (head, block size)
-DRAFTERS = {
-    "dflash": ("dflash", 7),
-    "markov": ("markov", 7),
-    "gated": ("gated", 7),
-    "rnn": ("rnn", 7),
-    "domino": ("domino", 7),
-    "dflash-k15": ("dflash", 15),
-    "markov-k15": ("markov", 15),
-    "rnn-k15": ("rnn", 15),
-    "domino-k15": ("domino", 15),
-}
-
-
 def make_tiny(
     work: Path, publish: Path | None = None, *, scale: str = "full", seed: int = 0
 ) -> None:
     """Make the tiny pair in ``work``; copy the whole to ``publish`` when it is done."""
     check_known("scale", scale, tuple(SCALES))
     work = Path(work)
-    _check_work_folder(work, scale, seed)
+    check_work_folder(work, scale, seed)
     target = make_target(work / "target", scale=scale, seed=seed)
     replies = make_replies(target, work / "replies.jsonl", scale=scale, seed=seed)
+    teacher = work / "teacher"
     for name, (head, block_size) in DRAFTERS.items():
         make_drafter(
             target,
@@ -123,10 +69,12 @@ def make_tiny(
             block_size=block_size,
             scale=scale,
             seed=seed,
+            teacher_folder=teacher,
         )
-    shutil.rmtree(work / "teacher", ignore_errors=True)  # gigabytes
-    if publish is not None:
-        publish_tiny(work, Path(publish), scale=scale, seed=seed)
+    if processes(target.device).is_main_process:
+        shutil.rmtree(teacher, ignore_errors=True)  # gigabytes
+        if publish is not None:
+            publish_tiny(work, Path(publish), scale=scale, seed=seed)
 
 
 def make_target(folder: Path, *, scale: str = "full", seed: int = 0) -> Target:
@@ -135,21 +83,25 @@ def make_target(folder: Path, *, scale: str = "full", seed: int = 0) -> Target:
     It is read back as shipped, rounded to bfloat16: that is what drafters must match.
     """
     check_known("scale", scale, tuple(SCALES))
-    if not folder.exists():
+    if not _is_made(folder):
         sizes = SCALES[scale]
         examples = training_examples(sizes.examples, seed)
         tokenizer = build_tokenizer(examples)
         samples, dropped = tokenize_exchanges(
             tokenizer, [asdict(example) for example in examples], max_length=MAX_LENGTH
         )
-        print(f"target: {len(samples)} exchanges, {dropped} too long")
         target = new_target(tokenizer, seed=seed, **sizes.target_sizes)
+        state = processes(target.device)
+        state.print(_learnt("target", samples, dropped))
         run = folder.with_name(f"{folder.name}.run")
         config = _seeded_config(sizes.target, seed)
         history = train_target(target, samples, config, folder=run)
-        save_target(target, folder, SHIPPED_DTYPE)
-        write_json(folder / "history.json", history)
-        clear_checkpoint(run)
+        if state.is_main_process:
+            with replaced_folder(folder) as fresh:
+                save_target(target, fresh, SHIPPED_DTYPE)
+                write_json(fresh / "history.json", history)
+            clear_checkpoint(run)
+        state.wait_for_everyone()
     return load_target(folder, dtype="float32")
 
 
@@ -157,10 +109,13 @@ def make_replies(
     target: Target, path: Path, *, scale: str = "full", seed: int = 0
 ) -> list[dict[str, str]]:
     """Let the target answer fresh training prompts at temperature 1."""
+    check_known("scale", scale, tuple(SCALES))
     examples = training_examples(SCALES[scale].replies, seed + 1)
     prompts = [example.prompt for example in examples]
-    replies = regenerate(target, prompts, path, seed=seed)
-    print(f"replies: {len(replies)} of {len(prompts)} ended within the cap")
+    state = processes(target.device)
+    with state.main_process_first():
+        replies = regenerate(target, prompts, path, seed=seed)
+    state.print(f"replies: {len(replies)} of {len(prompts)} ended within the cap")
     return replies
 
 
@@ -173,20 +128,26 @@ def make_drafter(
     block_size: int,
     scale: str = "full",
     seed: int = 0,
+    teacher_folder: Path | None = None,
 ) -> None:
     """Train one drafter by the recipe they all share, unless it is there already.
 
     0.1 CE + 0.9 TV + 1.0 confidence, the same data, steps and seed for every head, so
     that the head is the only difference. Domino adds its base-anchored term.
+    ``teacher_folder`` holds the target's view of the replies for the next drafter;
+    None: beside this one, while it is trained.
     """
     check_known("scale", scale, tuple(SCALES))
-    if folder.exists():
+    if _is_made(folder):
         return
-    sizes = SCALES[scale]
-    samples, _ = tokenize_exchanges(target.tokenizer, replies, max_length=MAX_LENGTH)
-    teacher = RecordedTeacher.record(
-        target, TARGET_LAYER_IDS, samples, folder.parent.with_name("teacher")
+    sizes, state = SCALES[scale], processes(target.device)
+    samples, dropped = tokenize_exchanges(
+        target.tokenizer, replies, max_length=MAX_LENGTH
     )
+    state.print(_learnt(folder.name, samples, dropped))
+    records = teacher_folder or folder.with_name(f"{folder.name}.teacher")
+    with state.main_process_first():
+        teacher = RecordedTeacher.record(target, TARGET_LAYER_IDS, samples, records)
     drafter = new_drafter(
         target,
         head=head,
@@ -203,83 +164,50 @@ def make_drafter(
     history = train_drafter(
         target, drafter, samples, config, recipe, folder=run, teacher=teacher
     )
-    save_drafter(drafter.to(dtype=SHIPPED_DTYPE), folder)
-    write_json(folder / "history.json", history)
-    clear_checkpoint(run)
+    if state.is_main_process:
+        with replaced_folder(folder) as fresh:
+            save_drafter(drafter.to(dtype=SHIPPED_DTYPE), fresh)
+            write_json(fresh / "history.json", history)
+        clear_checkpoint(run)
+        if teacher_folder is None:
+            shutil.rmtree(records, ignore_errors=True)
+    state.wait_for_everyone()
 
 
-def publish_tiny(work: Path, data: Path, *, scale: str, seed: int) -> None:
-    """Write the finished pair, the evaluation prompts and their description."""
-    load_drafter_of = partial(load_drafter, target=load_target(work / "target"))
-    for name in DRAFTERS:  # nothing that does not load is published
-        load_drafter_of(work / "drafters" / name)
-    with replaced_folder(data / "tiny") as fresh:
-        for path in sorted(_finished_files(work)):
-            copy = fresh / path.relative_to(work)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(path.read_bytes())
-    with replaced_folder(data / "eval") as fresh:
-        for domain in DOMAINS:
-            rows = evaluation_examples(domain, SCALES[scale].evaluation)
-            lines = [json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows]
-            (fresh / f"{domain}.jsonl").write_text("".join(lines), encoding="utf-8")
-    write_text(data / "README.md", _description(data, scale, seed))
+def _is_made(folder: Path) -> bool:
+    """Whether a stage is there; one that was being replaced when it died is."""
+    restore_folder(folder)
+    return folder.exists()
 
 
-def _finished_files(work: Path) -> list[Path]:
-    folders = [work / "target", *(work / "drafters" / name for name in DRAFTERS)]
-    return [path for folder in folders for path in folder.iterdir() if path.is_file()]
-
-
-def _description(data: Path, scale: str, seed: int) -> str:
-    """Return ``data/README.md``: each file with how it was made and its hash."""
-    command = f"python -m dsparkref train tiny --scale {scale} --seed {seed}"
-    lines = [
-        "# data",
-        "",
-        f"Made by `{command}`; seed {seed}, weights in bfloat16.",
-        "",
-        "| file | how made | bytes | sha256 (first 16) |",
-        "| --- | --- | --- | --- |",
-    ]
-    for path in sorted(data.rglob("*.*")):
-        if path.parent == data:  # this description itself
-            continue
-        content = path.read_bytes()
-        digest = hashlib.sha256(content).hexdigest()[:16]
-        name = path.relative_to(data)
-        made = next(how for part, how in HOW.items() if part in name.parts)
-        lines.append(f"| `{name.as_posix()}` | {made} | {len(content)} | `{digest}` |")
-    return "\n".join(lines) + "\n"
-
-
-HOW = {
-    "target": "`train target`",
-    "drafters": "`train drafter`",
-    "eval": f"`evaluation_examples`, seed {EVALUATION_SEED}",
-    "figures": "`evaluate --figure`",
-    "confidence.safetensors": "`calibrate --prompts 120 --replies 3 --records`, seed 0",
-    "training_curves.json": "`train curves`, seeds 0, 1, 2",
-    "measured": "`profile --rows 1,2,4,8,16,32,64`",
-}
+def _learnt(name: str, samples: Dataset, dropped: int) -> str:
+    """Say what is learnt from."""
+    count = tokens_to_learn(samples)
+    found = f"{len(samples)} exchanges, {count:,} tokens to learn"
+    return f"{name}: {found}, {dropped} too long"
 
 
 def _seeded_config(config: TrainConfig, seed: int) -> TrainConfig:
     return TrainConfig(**(asdict(config) | {"seed": seed}))
 
 
-def _check_work_folder(work: Path, scale: str, seed: int) -> None:
+def check_work_folder(work: Path, scale: str, seed: int) -> None:
     """Refuse to mix stages of different runs."""
-    work.mkdir(parents=True, exist_ok=True)
+    check_range("seed", seed, 0, integer=True)
     wanted = {"scale": scale, "seed": seed, **_plain(SCALES[scale])}
-    path = work / "run.json"
-    if not path.exists():
-        write_json(path, wanted)
-    elif json.loads(path.read_text(encoding="utf-8")) != wanted:
-        hint = "Delete the folder to begin again, or choose another."
-        rule = "belong to this run"
+    path, name = work / "run.json", f"work folder {work}"
+    hint = "Delete the folder to begin again, or choose another."
+    with processes(resolve_device("auto")).main_process_first():
+        if not path.exists():
+            work.mkdir(parents=True, exist_ok=True)
+            write_json(path, wanted)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise problem(name, "be readable", "JSON", error, hint) from None
+    if found != wanted:
         expected = f"scale {scale!r}, seed {seed} and its settings"
-        raise problem(f"work folder {work}", rule, expected, "another run", hint)
+        raise problem(name, "belong to this run", expected, "another run", hint)
 
 
 def _plain(scale: Scale) -> dict:

@@ -1,12 +1,11 @@
 """Train a drafter on its target's own replies."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import Accelerator
 from datasets import Dataset
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from dsparkref.draft.blocks import aligned_target_logits, supervised_positions
 from dsparkref.draft.drafter import Drafter
 from dsparkref.shapes import check_range
 from dsparkref.train.data import Batch, BatchOrder, collate, sample_anchors, seeded
+from dsparkref.train.fingerprint import fingerprint_samples, fingerprint_weights
 from dsparkref.train.loss import (
     LossTerms,
     block_loss,
@@ -24,7 +24,13 @@ from dsparkref.train.loss import (
     position_weights,
 )
 from dsparkref.train.teacher import LiveTeacher, Teacher
-from dsparkref.train.trainer import Metrics, TrainConfig, run_training
+from dsparkref.train.trainer import (
+    Mean,
+    Metrics,
+    TrainConfig,
+    process_share,
+    run_training,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +100,21 @@ def train_drafter(
     recipe = recipe or Recipe()
     step_loss = DrafterStep(target, drafter, samples, config, recipe, teacher, watch)
     module = TrainingForward(drafter)
+    identity: dict[str, Any] = {}
+    if folder is not None:  # digests take a moment, and only a checkpoint needs them
+        identity = {
+            "drafter": asdict(drafter.spec),
+            "recipe": asdict(recipe),
+            "target": fingerprint_weights(target),
+            "samples": fingerprint_samples(samples),
+        }
     return run_training(
-        module, step_loss, config, folder=folder, title=drafter.head_type
+        module,
+        step_loss,
+        config,
+        folder=folder,
+        title=drafter.head_type,
+        identity=identity,
     )
 
 
@@ -135,9 +154,10 @@ class DrafterStep:
             loss_decay=self.recipe.loss_decay,
             base_weight=self.recipe.base_weight(step, self.config.steps),
         )
-        share = _share(supervised, self.recipe.loss_decay, accelerator)
+        positions = position_weights(supervised, self.recipe.loss_decay).sum()
         drafted = output.draft_logits.detach()
-        shown = partial(_shown, terms, drafted, aligned, supervised)
+        shown = partial(_shown, terms, drafted, aligned, supervised, positions)
+        share = process_share(positions, accelerator)
         return terms.total * share, partial(self._metrics, shown)
 
     def _metrics(self, shown: Metrics) -> dict[str, Any]:
@@ -168,28 +188,27 @@ class DrafterStep:
         return [rows[i] for i in mine], Batch(*parts), anchors, keep
 
 
-def _share(
-    supervised: Tensor, loss_decay: float, accelerator: Accelerator
-) -> Tensor | float:
-    """Return this process's share of the weights, times the number of processes.
-
-    Gradients are averaged over processes; with this factor the average is that of
-    one process that saw the whole batch.
-    """
-    if accelerator.num_processes == 1:
-        return 1.0
-    mine = position_weights(supervised, loss_decay).sum()
-    mean = accelerator.reduce(mine.clone(), reduction="mean")
-    return mine / mean.clamp_min(torch.finfo(mean.dtype).tiny)
-
-
 def _shown(
-    terms: LossTerms, draft: Tensor, target: Tensor, supervised: Tensor
-) -> dict[str, float]:
-    """Return what the progress bar and the history show of a step."""
-    shown = {name: value.item() for name, value in vars(terms).items()}
-    shown["loss"] = shown.pop("total")
-    return shown | {"accepted_length": teacher_forced_length(draft, target, supervised)}
+    terms: LossTerms,
+    draft: Tensor,
+    target: Tensor,
+    supervised: Tensor,
+    positions: Tensor,
+) -> dict[str, Mean]:
+    """Return what the progress bar and the history show of a step.
+
+    ``skipped`` is the share of sequences in which no block could begin.
+    """
+    blocks = supervised[..., 0]  # [B, N]
+    weight = positions.item()
+    shown = {name: Mean(value.item(), weight) for name, value in vars(terms).items()}
+    shown = {"loss": shown.pop("total")} | shown
+    length = teacher_forced_length(draft, target, supervised)
+    skipped = (~blocks.any(dim=1)).float().mean().item()
+    return shown | {
+        "accepted_length": Mean(length, blocks.sum().item()),
+        "skipped": Mean(skipped, len(blocks)),
+    }
 
 
 def teacher_forced_length(draft: Tensor, target: Tensor, supervised: Tensor) -> float:

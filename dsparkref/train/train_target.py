@@ -1,5 +1,7 @@
 """Train a small Qwen3 from scratch: the target of the tiny pair."""
 
+import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,14 @@ from dsparkref.checkpoints.files import replaced_folder
 from dsparkref.checkpoints.io import quiet_transformers
 from dsparkref.decode.target import Target
 from dsparkref.train.data import Batch, BatchOrder, collate
-from dsparkref.train.trainer import Metrics, TrainConfig, run_training
+from dsparkref.train.fingerprint import fingerprint_samples
+from dsparkref.train.trainer import (
+    Mean,
+    Metrics,
+    TrainConfig,
+    process_share,
+    run_training,
+)
 
 
 def new_target(tokenizer: Any, *, seed: int = 0, **sizes: int) -> Target:
@@ -75,16 +84,33 @@ def train_target(
             batch = collate([samples[row] for row in rows], pad).to(target.device)
         output = model(batch.input_ids, attention_mask=batch.attention_mask)
         loss = next_token_loss(output.logits, batch)
-        return loss, lambda: {"loss": loss.item()}
+        count = batch.attention_mask[:, 1:].sum().float()
+        shown = partial(_shown, loss, count)
+        return loss * process_share(count, accelerator), shown
 
     # On a CPU the backward pass of fused attention is slow in bfloat16.
     fused = target.model.config._attn_implementation
     target.model.set_attn_implementation("eager")
+    identity: dict[str, Any] = {}
+    if folder is not None:
+        identity = {
+            "model": json.loads(target.model.config.to_json_string()),
+            "samples": fingerprint_samples(samples),
+        }
     history = run_training(
-        target.model, step_loss, config, folder=folder, title="target"
+        target.model,
+        step_loss,
+        config,
+        folder=folder,
+        title="target",
+        identity=identity,
     )
     target.model.set_attn_implementation(fused)
     return history
+
+
+def _shown(loss: Tensor, count: Tensor) -> dict[str, Mean]:
+    return {"loss": Mean(loss.item(), count.item())}
 
 
 def next_token_loss(logits: Tensor, batch: Batch) -> Tensor:

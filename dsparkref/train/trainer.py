@@ -10,25 +10,39 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from dsparkref.checkpoints.files import replaced_folder, write_json
+from dsparkref.checkpoints.files import (
+    replaced_folder,
+    restore_folder,
+    write_json,
+)
 from dsparkref.shapes import check_known, check_range, problem
 
 # A run that dies loses at most this much work.
 CHECKPOINT_SECONDS = 45.0
 LOG_EVERY = 25
 
-# gives the values that a step shows, by name; asked only when they are shown
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over what this process saw of a step, and the weight behind it."""
+
+    value: float
+    weight: float
+
+
+# gives what a step shows, by name; asked only when it is shown. What is no ``Mean`` is
+# the same in all processes.
 Metrics = Callable[[], dict[str, Any]]
 
 
@@ -81,12 +95,14 @@ def run_training(
     *,
     folder: Path | None = None,
     title: str = "train",
+    identity: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Train ``module`` in place; return the history, a row each 25 steps.
 
     step_loss: from (wrapped module, step, accelerator) to this process's loss and
     what to show. folder: where checkpoints go, at most 45 seconds apart; a run that
-    finds one there goes on from it, or refuses if it was made with another config.
+    finds one there goes on from it, or refuses if it belongs to another run: one of
+    another config, or of another ``identity`` (what is trained, and on what).
     """
     module.train().float()  # bfloat16 weights would lose small steps
     device = next(module.parameters()).device.type
@@ -94,8 +110,9 @@ def run_training(
         cpu=device == "cpu",
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
+    check_range("batch_size", config.batch_size, accelerator.num_processes)
     wrapped, optimizer = accelerator.prepare(module, make_optimizer(module, config))
-    checkpoint = Checkpoint(accelerator, folder, config)
+    checkpoint = Checkpoint(accelerator, folder, asdict(config) | dict(identity or {}))
     step, history = checkpoint.load()
     # No bar where the output is no terminal, nor in any process but the first. (tqdm
     # reads its own variable only where `disable` is not given.)
@@ -117,7 +134,7 @@ def run_training(
             step += 1
             bar.update()
             if step % LOG_EVERY == 0 or step == config.steps:
-                shown = metrics()
+                shown = over_processes(metrics(), accelerator)
                 history.append({"step": step} | shown)
                 numbers = {k: x for k, x in shown.items() if isinstance(x, float)}
                 bar.set_postfix({name: f"{x:.3f}" for name, x in numbers.items()})
@@ -137,42 +154,95 @@ def make_optimizer(module: nn.Module, config: TrainConfig) -> torch.optim.Optimi
     )
 
 
+def process_share(weight: Tensor, accelerator: Accelerator) -> Tensor | float:
+    """Return this process's part of a total weight, times the number of processes.
+
+    Gradients are averaged over processes; with this factor the average is that of
+    one process that saw the whole batch.
+    """
+    if accelerator.num_processes == 1:
+        return 1.0
+    mean = accelerator.reduce(weight.clone(), reduction="mean")
+    return weight / mean.clamp_min(torch.finfo(mean.dtype).tiny)
+
+
+def over_processes(
+    shown: Mapping[str, Any], accelerator: Accelerator
+) -> dict[str, Any]:
+    """Return what one process that saw the whole batch would show."""
+    means = {name: x for name, x in shown.items() if isinstance(x, Mean)}
+    values = {name: mean.value for name, mean in means.items()}
+    if accelerator.num_processes > 1:
+        pairs = [(mean.value * mean.weight, mean.weight) for mean in means.values()]
+        sums = torch.tensor(pairs, device=accelerator.device)
+        found = accelerator.reduce(sums, reduction="sum").tolist()
+        for name, (total, weight) in zip(means, found, strict=True):
+            values[name] = total / weight if weight else 0.0
+    return {**shown, **values}
+
+
 class Checkpoint:
     """The state of an unfinished run: complete, or as it was before."""
 
     def __init__(
-        self, accelerator: Accelerator, folder: Path | None, config: TrainConfig
+        self, accelerator: Accelerator, folder: Path | None, run: Mapping[str, Any]
     ) -> None:
         self.accelerator = accelerator
         self.folder = None if folder is None else Path(folder) / "checkpoint"
-        self.config = asdict(config)
+        self.run = json.loads(json.dumps(run))
         self.saved_at = time.monotonic()
 
     def load(self) -> tuple[int, list[dict[str, Any]]]:
         """Return the step to go on from, and the history up to it."""
-        if self.folder is None or not (self.folder / "progress.json").exists():
+        if self.folder is None:
             return 0, []
-        path = self.folder / "progress.json"
-        progress = json.loads(path.read_text(encoding="utf-8"))
-        if progress["config"] != self.config:
-            hint = "Delete it to begin again."
-            rule, expected = "belong to this run", f"config {self.config}"
-            name = f"checkpoint {self.folder}"
-            raise problem(name, rule, expected, progress["config"], hint)
+        restore_folder(self.folder)
+        if not (self.folder / "progress.json").exists():
+            return 0, []
+        name, hint = f"checkpoint {self.folder}", "Delete it to begin again."
+        try:
+            text = (self.folder / "progress.json").read_text(encoding="utf-8")
+            progress = json.loads(text)
+            run, step, history = (progress[key] for key in ("run", "step", "history"))
+        except (ValueError, TypeError, KeyError) as error:
+            expected = "what an unfinished run leaves"
+            raise problem(name, "be readable", expected, error, hint) from None
+        if run != self.run:
+            keys = run.keys() | self.run.keys() if isinstance(run, dict) else ["run"]
+            others = [key for key in sorted(keys) if run.get(key) != self.run.get(key)]
+            expected, got = "the same settings", f"another {', '.join(others)}"
+            raise problem(name, "belong to this run", expected, got, hint)
         self.accelerator.load_state(str(self.folder))
-        return progress["step"], progress["history"]
+        return step, history
 
     def save_if_due(self, step: int, history: list[dict[str, Any]]) -> None:
         """Write a checkpoint where the last one is old enough."""
-        if self.folder is None or time.monotonic() - self.saved_at < CHECKPOINT_SECONDS:
+        if self.folder is None or not self._is_due():
             return
         if self.accelerator.is_main_process:
             with replaced_folder(self.folder) as fresh:
                 self.accelerator.save_state(str(fresh), safe_serialization=False)
-                progress = {"step": step, "config": self.config, "history": history}
+                progress = {"step": step, "run": self.run, "history": history}
                 write_json(fresh / "progress.json", progress)
         self.accelerator.wait_for_everyone()
         self.saved_at = time.monotonic()
+
+    def _is_due(self) -> bool:
+        """Ask all processes: if one went to wait alone, the others would train on."""
+        due = time.monotonic() - self.saved_at >= CHECKPOINT_SECONDS
+        if self.accelerator.num_processes == 1:
+            return due
+        votes = torch.tensor(float(due), device=self.accelerator.device)
+        return self.accelerator.reduce(votes, reduction="sum").item() > 0
+
+
+def processes(device: torch.device) -> PartialState:
+    """Return what is known of the processes of this run: one, unless launched as many.
+
+    ``with processes(device).main_process_first():`` lets the first one make a file, and
+    the others find it.
+    """
+    return PartialState(cpu=device.type == "cpu")
 
 
 def clear_checkpoint(folder: Path) -> None:
