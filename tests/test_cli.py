@@ -150,6 +150,8 @@ def test_evaluate_prints_and_writes_the_numbers(run, tmp_path):
     assert len(report["decoding"]["rnn-k15"]["all"]["prefix_survival"]) == 15
     assert set(report["target"]) == {"math", "code", "chat"}
     assert set(report["gains"]) == {"markov", "gated", "rnn", "domino", "rnn-k15"}
+    assert report["settings"]["prompt_style"] == "chat template, thinking off"  # C19
+    assert "prompts: chat template, thinking off" in result.output
     place = report["memory"]["places"][0]
     assert {"before", "token", "count", "accept_rate"} == set(place)
     assert set(place["accept_rate"]) == set(names[1:])

@@ -23,7 +23,7 @@ from dsparkref.analysis.evaluate import (
 )
 from dsparkref.analysis.memory import at_memory_positions
 from dsparkref.analysis.metrics import bootstrap_interval
-from dsparkref.decode.target import Target
+from dsparkref.decode.target import PROMPT_STYLE, Target
 
 Report = dict[str, Any]
 Prompts = Mapping[str, Sequence[EvalPrompt]]
@@ -54,6 +54,7 @@ def evaluation_report(
     report: Report = {
         "settings": {
             "prompts_per_domain": {name: len(found) for name, found in prompts.items()},
+            "prompt_style": PROMPT_STYLE,
             "max_new_tokens": max_new_tokens,
             "temperature": temperature,
             "seed": seed,

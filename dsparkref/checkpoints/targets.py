@@ -101,7 +101,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         where = torch.device(device)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError):  # torch raises any of them
         where = None
     counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": _count_mps()}
     if where is None or where.type not in counts:

@@ -21,6 +21,10 @@ from dsparkref.draft.backbone import KeysValues
 from dsparkref.draft.context import flush_right
 from dsparkref.shapes import check_offers, check_range, problem
 
+# What ``encode`` puts around a text. A drafter trained on another style accepts less,
+# so no number stands without it.
+PROMPT_STYLE = "chat template, thinking off"
+
 
 @dataclass(frozen=True)
 class TargetOutput:

@@ -105,7 +105,8 @@ def _target_table(report: Report) -> Group:
         for domain, found in report["target"].items()
     ]
     columns = ["domain", "greedy replies right", "held-out perplexity"]
-    return make_table("target", columns, rows)
+    title = f"target; prompts: {report['settings']['prompt_style']}"
+    return make_table(title, columns, rows)
 
 
 def _length_table(report: Report) -> Group:
