@@ -106,13 +106,13 @@ def check_range(
     expected = f"{kind} {'>' if open_low else '>='} {low}"
     if high != math.inf:
         expected += f" and <= {high}"
-    elif integer and isinstance(value, Integral) and value > LARGEST:
-        high = LARGEST
-        expected += f" and <= {high}"
     if isinstance(value, bool) or not isinstance(value, Integral if integer else Real):
         raise problem(name, "be in range", expected, repr(value), error=TypeError)
-    above = low < value if open_low else low <= value
-    if not above or not value <= min(high, sys.float_info.max):  # nor NaN nor inf
+    number: Any = value  # compared as it is: a large integer has no float
+    if integer and high == math.inf and number > LARGEST:
+        raise problem(name, "be in range", f"{expected} and <= {LARGEST}", repr(value))
+    above = low < number if open_low else low <= number
+    if not above or not number <= min(high, sys.float_info.max):  # nor NaN nor inf
         raise problem(name, "be in range", expected, repr(value))
 
 

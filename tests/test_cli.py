@@ -1,6 +1,7 @@
 """The command line on a tiny pair of random weights: what it prints, and its errors."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from dsparkref import cli, load_drafter, load_pair
 from dsparkref.analysis.calibration_records import read_records
+from dsparkref.analysis.evaluate import read_prompts
 from dsparkref.analysis.profile import read_profile, write_profile
 from dsparkref.checkpoints import files
 from dsparkref.draft.spec import HEADS
@@ -324,6 +326,31 @@ def test_serve_sim_takes_a_table_that_profile_wrote(run, tmp_path, no_shape_chec
         (("serve-sim", "--concurrency", "0"), "concurrency must be in range"),
         (("serve-sim", "--fixed", "9", "--table", "roofline"), "k must be in range"),
         (("serve-sim", "--figure", "no/such/x.png"), "figure must lie in a folder"),
+        (("profile", "--rows", "0"), "rows must be in range"),
+        (("profile", "--tokens", "a"), "tokens must be integers"),
+        (("profile", "--out", "."), "out must be a file"),
+        (("evaluate", "--json", "."), "json must be a file"),
+        (("evaluate", "--figure", "x.xyz"), "figure must be of a known kind"),
+        (("evaluate", "--figure", "no/such/x.png"), "figure must lie in a folder"),
+        (("evaluate", "--target", "no/such/folder"), "source must exist"),
+        (("evaluate", "--temperature", "nan"), "temperature must be in range"),
+        (("evaluate", "--seed", "-1"), "generator must be in range"),
+        (("evaluate", "--speed", "--json", "no/such/x"), "json must lie in a folder"),
+        (("demo", "--out", "no/such/x.png"), "out must lie in a folder"),
+        (("demo", "--out", "x.xyz"), "out must be of a known kind"),
+        (("inspect", "no/such/folder"), "source must exist"),
+        (("inspect", "."), "checkpoint must be whole"),
+        (("inspect", "a", "b", "c"), "sources must fit side by side"),
+        (("inspect", ".", "--layout", "gguf"), "checkpoint must be whole"),
+        (("train", "target", "--out", "t", "--scale", "huge"), "scale must be a known"),
+        (("train", "target", "--out", "t", "--seed", "-1"), "seed must be in range"),
+        (("train", "target", "--out", "."), "out must be new"),
+        (("train", "drafter", "--out", "d", "--head", "eagle"), "head must be a known"),
+        (("train", "drafter", "--out", "d", "--block-size", "0"), "block_size must be"),
+        (("train", "drafter", "--out", "d", "--target", "none"), "source must exist"),
+        (("train", "drafter", "--out", "."), "out must be new"),
+        (("train", "tiny", "--scale", "huge"), "scale must be a known name"),
+        (("train", "tiny", "--seed", "-1"), "seed must be in range"),
     ],
 )
 def test_bad_input_is_one_line(run, tmp_path, arguments, words, no_shape_checks):
@@ -333,6 +360,25 @@ def test_bad_input_is_one_line(run, tmp_path, arguments, words, no_shape_checks)
     assert line.startswith(f"error: {words}")
     assert ": expected " in line and ", got " in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"prompt": "x"}', '"x"', "3"])
+def test_a_broken_evaluation_file_is_named_by_its_line(run, data, tmp_path, line):
+    copy = tmp_path / "data"
+    shutil.copytree(data, copy)
+    path = copy / "eval" / "math.jsonl"
+    path.write_text(f"{path.read_text().splitlines()[0]}\n{line}\n")
+    with pytest.raises(ValueError, match=r"prompts must be readable: .*jsonl, line 2"):
+        read_prompts(path, load_pair("tiny").target, 2)
+
+
+def test_a_target_without_a_tokenizer_answers_no_text(run, data, tmp_path):
+    shutil.copytree(data / "tiny" / "target", tmp_path / "bare")
+    for path in (tmp_path / "bare").glob("*token*"):
+        path.unlink()
+    result = run("evaluate", "--target", "bare", "--prompts", "1")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: target must have a tokenizer")
 
 
 def test_without_data_the_error_says_how_to_make_it(run, monkeypatch, tmp_path):

@@ -162,7 +162,8 @@ def read_prompts(path: Path, target: Target, count: int) -> list[EvalPrompt]:
     A line is a JSON object with ``prompt``, ``reply`` and ``check``.
 
     Raises:
-        FileNotFoundError, ValueError: no such file, or fewer lines than asked for.
+        FileNotFoundError, ValueError: no such file, fewer lines than asked for, a line
+            that is none.
     """
     if not path.is_file():
         expected = f"a file {path.name} in {path.parent}"
@@ -172,20 +173,21 @@ def read_prompts(path: Path, target: Target, count: int) -> list[EvalPrompt]:
     if len(lines) < count:
         rule, expected = "be in the file", f"at most {len(lines)} of {path.name}"
         raise problem("prompts", rule, expected, count)
+    return [_read_prompt(path, n, line, target) for n, line in enumerate(lines[:count])]
+
+
+def _read_prompt(path: Path, number: int, line: str, target: Target) -> EvalPrompt:
+    try:
+        row = json.loads(line)
+        message, text, check = row["prompt"], row["reply"], row["check"]
+    except (ValueError, KeyError, TypeError) as error:
+        expected = "a JSON object with prompt, reply and check on each line"
+        got = f"{path.name}, line {number + 1} ({error!r})"
+        raise problem("prompts", "be readable", expected, got) from None
+    prompt = target.encode(message)
+    reply = target.tokenizer.encode(text, add_special_tokens=False)
     stop = target.stop_token_ids[:1]
-    found = []
-    for line in map(json.loads, lines[:count]):
-        reply = target.tokenizer.encode(line["reply"], add_special_tokens=False)
-        found.append(
-            EvalPrompt(
-                message=line["prompt"],
-                prompt=target.encode(line["prompt"]),
-                reply=reply + stop,
-                text=line["reply"],
-                check=line["check"],
-            )
-        )
-    return found
+    return EvalPrompt(message, prompt, reply + stop, text, check)
 
 
 def evaluate_drafter(

@@ -51,7 +51,7 @@ def emitted_token_law(
     tensor([0.7500, 0.2500, 0.0000])
     """
     p_target, p_draft = check_laws(p_target, p_draft)
-    told = p_draft if told is None else check_draft_laws(told, p_target.shape)
+    told = p_draft if told is None else check_draft_laws(told, p_target)
     keep = torch.where(told > 0, (p_target / told).clamp(max=1), 0.0)
     kept = p_draft * keep  # [..., V]
     lost = 1 - kept.sum(dim=-1, keepdim=True)  # [..., 1]

@@ -18,7 +18,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dsparkref.records import CycleTrace
-from dsparkref.shapes import LARGEST, check_range, check_shape, problem
+from dsparkref.shapes import (
+    LARGEST,
+    check_range,
+    check_sequence,
+    check_shape,
+    problem,
+)
 from dsparkref.verify.inputs import check_tensor
 
 Counts = Int[Tensor, " n"] | Sequence[int]
@@ -254,7 +260,8 @@ def _counts(
 
 def _column(name: str, counts: Counts) -> Tensor:
     """Return counts as a tensor of integers."""
-    if isinstance(counts, Sequence) and not isinstance(counts, str | bytes):
+    if not isinstance(counts, Tensor):
+        check_sequence(name, counts)
         for count in counts:
             check_range(name, count, -LARGEST, integer=True)
         counts = torch.tensor([int(count) for count in counts], dtype=torch.long)

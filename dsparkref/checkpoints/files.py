@@ -78,8 +78,12 @@ def _beside(folder: Path) -> tuple[Path, Path]:
 def write_text(path: Path, text: str) -> None:
     """Write a text file beside its place, then rename it there."""
     fresh = path.with_name(f".{path.name}.writing")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:

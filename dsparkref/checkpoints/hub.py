@@ -58,8 +58,8 @@ def hub_errors(repo_id: str) -> Iterator[None]:
     """Say in one line what could not be fetched, and why."""
     try:
         yield
-    except (OSError, ValueError) as error:  # the hub's errors are OSErrors
+    except (OSError, ValueError, KeyError) as error:  # the hub's are OSErrors
         expected = "a folder, or a repository on the Hugging Face Hub"
-        hint = f"The download failed: {str(error).splitlines()[0]}"
+        hint = f"The download failed: {(str(error) or repr(error)).splitlines()[0]}"
         rule = "be found"
         raise problem("source", rule, expected, repr(repo_id), hint, OSError) from error

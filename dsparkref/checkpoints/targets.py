@@ -54,7 +54,7 @@ def load_target(
                 output_loading_info=True,
             )
         except Exception as error:  # the library raises many kinds
-            hint = str(error).splitlines()[0]
+            hint = (str(error) or repr(error)).splitlines()[0]
             expected = "a causal language model in safetensors"
             raise problem("target", "load", expected, folder, hint) from error
         tokenizer = _load_tokenizer(folder)
@@ -131,7 +131,12 @@ def _load_tokenizer(folder: Path) -> Any:
 
     if not (folder / "tokenizer.json").exists():
         return None
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # the library raises many kinds
+        hint = (str(error) or repr(error)).splitlines()[0]
+        expected, got = "a tokenizer of transformers", folder
+        raise problem("tokenizer", "load", expected, got, hint) from error
 
 
 @contextmanager

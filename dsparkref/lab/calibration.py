@@ -16,7 +16,7 @@ from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import load_pair, save_drafter
 from dsparkref.decode.request import Prompt
 from dsparkref.decode.target import Target
-from dsparkref.lab.evaluation import check_folder
+from dsparkref.lab.evaluation import check_file, check_folder
 from dsparkref.lab.tables import make_table, number, share
 from dsparkref.shapes import problem
 from dsparkref.train.corpus import DOMAINS
@@ -41,8 +41,8 @@ def run_calibration(
     json_file: Path | None = None,
 ) -> Report:
     """Calibrate one drafter on the evaluation prompts; return all numbers."""
-    check_folder("json", json_file)
-    check_folder("records", records_file)
+    check_file("json", json_file)
+    check_file("records", records_file)
     check_folder("save", save_folder)
     levels = [_threshold(text) for text in thresholds]
     for level in levels:

@@ -12,7 +12,7 @@ from dsparkref.analysis.report import ALL, Report, evaluation_report
 from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import load_drafter, load_target
 from dsparkref.draft.spec import HEADS
-from dsparkref.lab.figures import save_figure, suffix_decay_figure
+from dsparkref.lab.figures import FIGURES, save_figure, suffix_decay_figure
 from dsparkref.lab.tables import report_tables
 from dsparkref.shapes import problem
 from dsparkref.train.corpus import DOMAINS, answer_is_right, memory_positions
@@ -31,8 +31,8 @@ def run_evaluation(
     figure_file: Path | None = None,
 ) -> Report:
     """Evaluate a target with its drafters; None takes all that tiny has."""
-    check_folder("json", json_file)
-    check_folder("figure", figure_file)
+    check_file("json", json_file)
+    check_file("figure", figure_file, FIGURES)
     target = load_target(target_source)
     names = tiny_drafters() if drafter_names is None else drafter_names
     drafters = {name: load_drafter(drafter_source(name), target) for name in names}
@@ -71,6 +71,19 @@ def check_folder(name: str, path: Path | None) -> None:
         raise problem(name, "lie in a folder", expected, got, "", FileNotFoundError)
 
 
+def check_file(name: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
+    """Check the same of a file: that it is no folder, and of a kind we can write."""
+    check_folder(name, path)
+    if path is None:
+        return
+    if path.is_dir():
+        rule, error = "be a file", IsADirectoryError
+        raise problem(name, rule, "a file", f"folder {path}", "", error)
+    if suffixes and path.suffix.lower() not in suffixes:
+        expected, got = f"a name that ends in {' or '.join(suffixes)}", path.name
+        raise problem(name, "be of a known kind", expected, got)
+
+
 def decay_figure(report: Report) -> Any:
     """Return the suffix-decay figure of the drafters with the shortest block."""
     curves = {
@@ -78,6 +91,9 @@ def decay_figure(report: Report) -> Any:
         for name, found in report["decoding"].items()
         if "conditional_acceptance" in found[ALL]
     }
+    if not curves:
+        rule, expected = "show curves", "a drafter with cycles"
+        raise problem("figure", rule, expected, "none", "Allow more new tokens.")
     size = min(map(len, curves.values()))
     shown = {
         name: [math.nan if share is None else share for share in curve]

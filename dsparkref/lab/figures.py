@@ -54,6 +54,8 @@ STYLE = {
     "svg.fonttype": "none",
 }
 CONDITIONAL_LABEL = "accepted, given all before it\n(share of cycles)"
+# how a figure can be written
+FIGURES = (".png", ".svg", ".pdf")
 # Least distance between two labels at the right edge, in parts of the axis' height.
 LABEL_GAP = 0.062
 

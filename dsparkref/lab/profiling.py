@@ -21,7 +21,7 @@ from dsparkref.analysis.random_pair import SIZES, random_pair
 from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import Pair, load_pair, load_target
 from dsparkref.checkpoints.targets import resolve_device
-from dsparkref.lab.evaluation import check_folder
+from dsparkref.lab.evaluation import check_file
 from dsparkref.lab.tables import make_table, number
 from dsparkref.shapes import check_known, problem
 from dsparkref.train.corpus import DOMAINS
@@ -43,7 +43,7 @@ def run_profile(
 ) -> Profile:
     """Profile a pair and write the table; ``rows`` and ``tokens`` like "1,4,16"."""
     out = Path("profile.json") if out is None else out
-    check_folder("out", out)
+    check_file("out", out)
     name = pair or os.environ.get("DSPARKREF_PAIR") or "tiny"
     found = _measure(
         console,
@@ -76,7 +76,7 @@ def run_random_profile(
     check_known("random", size, tuple(SIZES))
     device, name = resolve_device("auto"), f"random {size}"
     out = _place(device_name(device), name) if out is None else out
-    check_folder("out", out)
+    check_file("out", out)
     wanted = numbers_of("rows", rows) if rows else SIZES[size].rows
     with console.status("the tiny pair on both devices"):
         check = str(check_device(device, _messages(), max_new_tokens=CHECK_TOKENS))

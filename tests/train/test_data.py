@@ -123,10 +123,12 @@ def test_an_interrupted_regeneration_ends_with_the_same_file(target, tmp_path):
     rows = regenerate(target, prompts, whole, **options)
     content = whole.read_bytes()
     lines = content.splitlines(keepends=True)
-    assert len(lines) == 3
-    cut.write_bytes(lines[0] + lines[1][: len(lines[1]) // 2])
-    assert regenerate(target, prompts, cut, **options) == rows
-    assert cut.read_bytes() == content
+    assert len(lines) == 4  # whose they are, then batch by batch
+    for whole_lines in range(4):
+        broken = lines[whole_lines]
+        cut.write_bytes(b"".join(lines[:whole_lines]) + broken[: len(broken) // 2])
+        assert regenerate(target, prompts, cut, **options) == rows
+        assert cut.read_bytes() == content
 
 
 def test_regeneration_leaves_the_global_stream_alone(target, tmp_path):
@@ -139,15 +141,34 @@ def test_regeneration_leaves_the_global_stream_alone(target, tmp_path):
 def test_a_reply_without_an_end_is_not_taught(target, tmp_path):
     path = tmp_path / "replies.jsonl"
     rows = regenerate(target, ["Hello"] * 8, path, max_new_tokens=1, seed=0)
-    written = [json.loads(line) for line in path.read_text().splitlines()]
+    written = [json.loads(line) for line in path.read_text().splitlines()[1:]]
     assert [row for line in written for row in line if row["reply"] is not None] == rows
     assert len(written[0]) == 8
     assert all(row["reply"] == "" for row in rows)  # only an immediate end is whole
 
 
-def test_a_file_of_another_run_is_refused(target, tmp_path):
-    path = tmp_path / "replies.jsonl"
-    options = {"max_new_tokens": 2, "batch_size": 1}
-    regenerate(target, ["a", "b", "c", "d"], path, **options)
+@pytest.mark.parametrize(
+    "changes", [{"seed": 1}, {"max_new_tokens": 3}, {"batch_size": 2}, {"prompts": 3}]
+)
+def test_replies_of_another_run_are_refused(target, tmp_path, changes):
+    """D15: nor may a run that draws otherwise, or asks less, go on with them."""
+    path, prompts = tmp_path / "replies.jsonl", ["a", "b", "c", "d"]
+    options = {"max_new_tokens": 2, "batch_size": 1, "seed": 0}
+    regenerate(target, prompts, path, **options)
+    content = path.read_bytes()
+    asked = prompts[: changes.get("prompts", 4)]
+    changes = {name: x for name, x in changes.items() if name != "prompts"}
     with pytest.raises(ValueError, match="must belong to this run"):
+        regenerate(target, asked, path, **options | changes)
+    assert path.read_bytes() == content
+
+
+def test_replies_of_another_target_are_refused(target, tmp_path):
+    path, options = tmp_path / "replies.jsonl", {"max_new_tokens": 2}
+    regenerate(target, ["a"], path, **options)
+    other = random_target(target.tokenizer, seed=1)
+    with pytest.raises(ValueError, match="must belong to this run"):
+        regenerate(other, ["a"], path, **options)
+    path.write_text("no JSON\n")
+    with pytest.raises(ValueError, match="must be readable"):
         regenerate(target, ["a"], path, **options)

@@ -84,13 +84,34 @@ def test_a_resumed_target_ends_with_the_same_weights(setting, tmp_path, monkeypa
 
 
 def test_a_checkpoint_of_another_run_is_refused(setting, tmp_path, monkeypatch):
+    """D15: of other settings, another head, recipe, target or data; and it says which.
+
+    And one that cannot be read is named, with what to do.
+    """
     target, samples = setting
     monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", -1.0)
-    drafter = random_drafter(target, "markov")
-    train_drafter(target, drafter, samples, CONFIG, folder=tmp_path)
+    drafter, recipe = random_drafter(target, "markov"), Recipe(num_anchors=2)
+    train_drafter(target, drafter, samples, CONFIG, recipe, folder=tmp_path)
     other = TrainConfig(steps=7, batch_size=4, learning_rate=1e-2)
-    with pytest.raises(ValueError, match="must belong to this run"):
-        train_drafter(target, drafter, samples, other, folder=tmp_path)
+    pair = target, drafter
+    for arguments, named in (
+        ((*pair, samples, other, recipe), "another steps"),
+        ((*pair, samples, CONFIG, Recipe(num_anchors=3)), "another recipe"),
+        ((*pair, samples.select(range(20)), CONFIG, recipe), "another samples"),
+        (
+            (target, random_drafter(target, "rnn"), samples, CONFIG, recipe),
+            "another drafter",
+        ),
+        (
+            (random_target(target.tokenizer, 1), drafter, samples, CONFIG, recipe),
+            "another target",
+        ),
+    ):
+        with pytest.raises(ValueError, match=f"must belong to this run: .*{named}"):
+            train_drafter(*arguments, folder=tmp_path)
+    (tmp_path / "checkpoint" / "progress.json").write_text("{")
+    with pytest.raises(ValueError, match=r"must be readable: .*Delete it"):
+        train_drafter(*pair, samples, CONFIG, recipe, folder=tmp_path)
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run(setting):

@@ -289,7 +289,7 @@ def test_start_forgets():
 
 @pytest.mark.usefixtures("no_shape_checks")
 def test_policies_refuse():
-    with pytest.raises(ValueError, match=r"lag .*>= 1, got 0"):
+    with pytest.raises(ValueError, match=r"lag .*>= 1 .*got 0"):
         LaggedPrefixScheduler(APPENDIX_A, lag=0)
     for kind in PrefixScheduler, LaggedPrefixScheduler:
         with pytest.raises(TypeError, match="steps_per_second"):

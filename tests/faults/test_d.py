@@ -1,4 +1,4 @@
-"""Sections D and E of tests/FAULTS.md: what the tests of each part do not show."""
+"""Section D of tests/FAULTS.md: what the tests of the training do not show already."""
 
 import copy
 import json
@@ -6,19 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rich.console import Console
-from tiny_models import oracle, tiny_target
 
-from dsparkref import ConfidenceThreshold, block_loss, survival, train_drafter
-from dsparkref.analysis.speed import measure_speed
+from dsparkref import block_loss, train_drafter
 from dsparkref.draft.blocks import block_positions, gather_rows
-from dsparkref.lab import speed
 from dsparkref.train import corpus
 from dsparkref.train.data import sample_anchors, seeded, tokenize_exchanges
 from dsparkref.train.teacher import MANIFEST, LiveTeacher, RecordedTeacher
 from dsparkref.train.train_drafter import Recipe
 from dsparkref.train.trainer import TrainConfig
-from dsparkref.verify.scheduler import fill_budget
 from tests.tiny_pair import random_drafter, random_target
 
 CONFIG = TrainConfig(steps=1, batch_size=4, learning_rate=1e-3)
@@ -163,62 +158,3 @@ def test_records_of_something_else_are_refused(target, samples, tmp_path):
     path.unlink()
     with pytest.raises(ValueError, match=r"must be whole.*manifest\.json"):
         RecordedTeacher.record(target, layers, samples, folder)
-
-
-# --- E5, E8, E13 ---------------------------------------------------------------------
-
-
-def test_conditional_and_survival_thresholds_are_two_options():
-    """E5: c = .9 .8 .5."""
-    confidence = torch.tensor([[0.9, 0.8, 0.5]])
-    assert survival(confidence)[0].tolist() == pytest.approx([0.9, 0.72, 0.36])
-    lengths = [
-        ConfidenceThreshold(0.75, on=on).verify_lengths(confidence, block_size=3).item()
-        for on in ("conditional", "survival")
-    ]
-    assert lengths == [2, 1]
-
-
-def test_a_budget_goes_to_the_likeliest_and_ties_to_the_lower():
-    """E8."""
-    chances = torch.tensor([[0.9, 0.81, 0.2], [0.5, 0.1, 0.05]])
-    assert fill_budget(chances, 3).tolist() == [2, 1]
-    assert fill_budget(torch.full((2, 1), 0.5), 1).tolist() == [1, 0]
-
-
-class Breaks:
-    """Right for a while, then an exception, as when memory runs out."""
-
-    def __init__(self, target, prompt):
-        self.drafter = oracle(target, prompt, count=40)
-        self.block_size, self.left = self.drafter.block_size, 3
-
-    def propose(self, *arguments, **options):
-        self.left -= 1
-        if self.left < 0:
-            raise MemoryError("out of memory")
-        return self.drafter.propose(*arguments, **options)
-
-
-def test_a_crash_is_no_slow_run(tmp_path, monkeypatch):
-    """E13: the error comes out as itself; no speed is shown, nothing is written."""
-    target, prompt = tiny_target(), [3, 14, 15]
-    with pytest.raises(MemoryError, match="out of memory"):
-        measure_speed(target, {"x": Breaks(target, prompt)}, [prompt], rounds=1)
-    monkeypatch.setattr(speed, "load_target", lambda source: target)
-    monkeypatch.setattr(speed, "load_drafter", lambda name, _: Breaks(target, prompt))
-    monkeypatch.setattr(
-        speed, "read_prompts", lambda *_: [type("P", (), {"prompt": prompt})]
-    )
-    console = Console(file=(tmp_path / "said").open("w"))
-    with pytest.raises(MemoryError):
-        speed.run_speed(
-            console, drafter_names=["x"], rounds=1, json_file=tmp_path / "n.json"
-        )
-    console.file.close()
-    assert not (tmp_path / "n.json").exists()
-    assert "tokens/s" not in (tmp_path / "said").read_text()
-
-
-def test_slower_is_said_as_slower():
-    assert speed.times(0.8) == "0.80x slower" and speed.times(2.5) == "2.50x"
