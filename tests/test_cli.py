@@ -337,6 +337,8 @@ def test_serve_sim_takes_a_table_that_profile_wrote(run, tmp_path, no_shape_chec
         (("evaluate", "--seed", "-1"), "generator must be in range"),
         (("evaluate", "--speed", "--json", "no/such/x"), "json must lie in a folder"),
         (("demo", "--out", "no/such/x.png"), "out must lie in a folder"),
+        (("demo", "--temperature", "-1"), "temperature must be in range"),
+        (("calibrate", "--seed", "-1"), "generator must be in range"),
         (("demo", "--out", "x.xyz"), "out must be of a known kind"),
         (("inspect", "no/such/folder"), "source must exist"),
         (("inspect", "."), "checkpoint must be whole"),

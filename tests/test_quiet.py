@@ -43,7 +43,10 @@ def run(program: str, folder: Path, *arguments: str, threads: int = 1) -> str:
     """Run a guarded program in ``folder``; return what it printed."""
     hidden = ("HF_HUB_OFFLINE", "DSPARKREF_PAIR", "PYTHONWARNINGS", "MPLBACKEND")
     kept = {name: x for name, x in os.environ.items() if name not in hidden}
-    places = {"XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
+    cache = folder / "cache"
+    cache.mkdir(exist_ok=True)  # torch and tempfile look for a place to write, too
+    places = {"XDG_CACHE_HOME": str(cache), "TMPDIR": str(cache)}
+    places |= {"PYTHONPATH": str(ROOT)}
     found = subprocess.run(
         [sys.executable, "-c", GUARD + program, str(folder), *arguments],
         cwd=folder,

@@ -38,7 +38,7 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
     for the moment between two renames beside it, where readers and the next writer
     find it.
     """
-    folder = Path(folder)
+    folder = Path(folder).absolute()  # "." has no name to put a dot before
     restore_folder(folder)
     fresh, old = _beside(folder)
     shutil.rmtree(fresh, ignore_errors=True)
@@ -69,10 +69,8 @@ def restore_folder(folder: Path) -> None:
 
 def _beside(folder: Path) -> tuple[Path, Path]:
     """Return where a folder is written, and where the old one waits meanwhile."""
-    return (
-        folder.with_name(f".{folder.name}.writing"),
-        folder.with_name(f".{folder.name}.old"),
-    )
+    name = folder.name
+    return folder.parent / f".{name}.writing", folder.parent / f".{name}.old"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -114,7 +112,7 @@ def find_folder(source: Source) -> Path:
         return _existing(data_folder() / "tiny" / "drafters" / text[5:], text)
     if Path(text).is_dir():
         return Path(text)
-    if Path(text).name and _beside(Path(text))[1].is_dir():
+    if _beside(Path(text))[1].is_dir():
         return _beside(Path(text))[1]  # a save was killed between two renames
     if is_hub_id(text):
         return download(text)

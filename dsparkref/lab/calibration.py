@@ -16,7 +16,7 @@ from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import load_pair, save_drafter
 from dsparkref.decode.request import Prompt
 from dsparkref.decode.target import Target
-from dsparkref.lab.evaluation import check_file, check_folder
+from dsparkref.lab.evaluation import check_file, check_folder, check_sampling
 from dsparkref.lab.tables import make_table, number, share
 from dsparkref.shapes import problem
 from dsparkref.train.corpus import DOMAINS
@@ -44,6 +44,7 @@ def run_calibration(
     check_file("json", json_file)
     check_file("records", records_file)
     check_folder("save", save_folder)
+    check_sampling(temperature, seed)
     levels = [_threshold(text) for text in thresholds]
     for level in levels:
         ConfidenceThreshold(level, on=on)

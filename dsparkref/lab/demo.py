@@ -26,7 +26,7 @@ from dsparkref.checkpoints.io import load_drafter, load_target
 from dsparkref.decode.loop import decode_cycles
 from dsparkref.decode.target import Target
 from dsparkref.draft.spec import HEADS
-from dsparkref.lab.evaluation import check_file
+from dsparkref.lab.evaluation import check_file, check_sampling
 from dsparkref.lab.figures import FIGURES, save_figure, suffix_decay_figure
 from dsparkref.lab.speed import SPEED_NOTE
 from dsparkref.lab.tables import make_table, number, position_table
@@ -76,6 +76,7 @@ def run_demo(
 ) -> None:
     """Decode, show one prompt cycle by cycle, print the tables, draw the figure."""
     check_file("out", out, FIGURES)
+    check_sampling(temperature, seed)
     start = time.perf_counter()
     target = load_target("tiny")
     drafters = {head: load_drafter(f"tiny/{head}", target) for head in HEADS}

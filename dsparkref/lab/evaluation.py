@@ -16,6 +16,7 @@ from dsparkref.lab.figures import FIGURES, save_figure, suffix_decay_figure
 from dsparkref.lab.tables import report_tables
 from dsparkref.shapes import problem
 from dsparkref.train.corpus import DOMAINS, answer_is_right, memory_positions
+from dsparkref.verify.sampling import as_generator, check_settings
 
 
 def run_evaluation(
@@ -33,6 +34,7 @@ def run_evaluation(
     """Evaluate a target with its drafters; None takes all that tiny has."""
     check_file("json", json_file)
     check_file("figure", figure_file, FIGURES)
+    check_sampling(temperature, seed)
     target = load_target(target_source)
     names = tiny_drafters() if drafter_names is None else drafter_names
     drafters = {name: load_drafter(drafter_source(name), target) for name in names}
@@ -62,6 +64,12 @@ def run_evaluation(
         save_figure(decay_figure(report), figure_file)
         console.print(f"figure: {figure_file}", soft_wrap=True)
     return report
+
+
+def check_sampling(temperature: float, seed: int) -> None:
+    """Check what the decoding will ask for, before anything is loaded."""
+    check_settings(temperature, None, None)
+    as_generator(seed)
 
 
 def check_folder(name: str, path: Path | None) -> None:

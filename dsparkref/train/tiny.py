@@ -91,9 +91,10 @@ def make_target(folder: Path, *, scale: str = "full", seed: int = 0) -> Target:
             tokenizer, [asdict(example) for example in examples], max_length=MAX_LENGTH
         )
         target = new_target(tokenizer, seed=seed, **sizes.target_sizes)
+        target.model.to(resolve_device("auto"))
         state = processes(target.device)
         state.print(_learnt("target", samples, dropped))
-        run = folder.with_name(f"{folder.name}.run")
+        run = _run_folder(folder)
         config = _seeded_config(sizes.target, seed)
         history = train_target(target, samples, config, folder=run)
         if state.is_main_process:
@@ -159,7 +160,7 @@ def make_drafter(
         loss_decay=LOSS_DECAY.get(block_size, block_size / 2),
         base_curriculum=1.0 if head == "domino" else 0.0,
     )
-    run = folder.with_name(f"{folder.name}.run")
+    run = _run_folder(folder)
     config = _seeded_config(sizes.drafter, seed)
     history = train_drafter(
         target, drafter, samples, config, recipe, folder=run, teacher=teacher
@@ -175,9 +176,16 @@ def make_drafter(
 
 
 def _is_made(folder: Path) -> bool:
-    """Whether a stage is there; one that was being replaced when it died is."""
+    """Whether a stage is there, also after a run that died in its last moments."""
     restore_folder(folder)
+    if folder.exists():
+        clear_checkpoint(_run_folder(folder))
     return folder.exists()
+
+
+def _run_folder(folder: Path) -> Path:
+    """Return where the checkpoints of a stage are kept while it is made."""
+    return folder.with_name(f"{folder.name}.run")
 
 
 def _learnt(name: str, samples: Dataset, dropped: int) -> str:

@@ -110,6 +110,9 @@ def run_training(
         cpu=device == "cpu",
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
+    if accelerator.device.type != device:  # Accelerate remembers its first one
+        rule, hint = "be one for all training of a process", "Start a new process."
+        raise problem("device", rule, accelerator.device.type, device, hint)
     check_range("batch_size", config.batch_size, accelerator.num_processes)
     wrapped, optimizer = accelerator.prepare(module, make_optimizer(module, config))
     checkpoint = Checkpoint(accelerator, folder, asdict(config) | dict(identity or {}))
