@@ -12,7 +12,7 @@ from dsparkref.analysis.rounding import Rounding
 from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import Pair, load_drafter, load_pair, load_target
 from dsparkref.decode.target import Target
-from dsparkref.lab.evaluation import check_folder, drafter_source
+from dsparkref.lab.evaluation import check_file, drafter_source
 from dsparkref.shapes import dtype_name
 from dsparkref.train.corpus import DOMAINS
 
@@ -36,7 +36,7 @@ def run_lossless(
     json_file: Path | None = None,
 ) -> LosslessReport:
     """Check a pair, or a drafter of ``target_source``, and print what was found."""
-    check_folder("json", json_file)
+    check_file("json", json_file)
     pair = find_pair(source, target_source)
     prompts = check_prompts(pair.target, prompts_per_domain)
     with console.status("") as status:

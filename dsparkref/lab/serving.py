@@ -35,8 +35,8 @@ from dsparkref.analysis.serving import (
 from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import Pair, load_pair
 from dsparkref.decode.loop import decode_cycles
-from dsparkref.lab.evaluation import check_folder
-from dsparkref.lab.figures import save_figure
+from dsparkref.lab.evaluation import check_file
+from dsparkref.lab.figures import FIGURES, save_figure
 from dsparkref.lab.serving_figures import serving_figure
 from dsparkref.lab.tables import make_table, number, percent
 from dsparkref.shapes import check_known, check_range, dtype_name, problem
@@ -96,8 +96,8 @@ def run_serve_sim(
 
     ``table`` times a replay; on the real clock only the schedulers plan with it.
     """
-    check_folder("json", json_file)
-    check_folder("figure", figure_file)
+    check_file("json", json_file)
+    check_file("figure", figure_file, FIGURES)
     check_known("clock", clock, CLOCKS)
     for places in concurrency:
         check_load(load.rate, places, load.count(places), load.tokens)
