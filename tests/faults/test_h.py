@@ -7,9 +7,25 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import ScriptedDrafter, greedy_reply, tiny_drafter, tiny_target
+from tiny_models import (
+    HEADS,
+    ScriptedDrafter,
+    greedy_reply,
+    random_ids,
+    tiny_drafter,
+    tiny_target,
+)
 
-from dsparkref import Proposal, generate
+from dsparkref import (
+    ConfidenceThreshold,
+    Proposal,
+    aligned_target_logits,
+    block_loss,
+    decode_cycles,
+    generate,
+    generate_batch,
+    supervised_positions,
+)
 from dsparkref.lab.course import versions
 from notebooks import build
 
@@ -48,6 +64,46 @@ def test_a_prompt_without_values_is_refused(no_shape_checks):
     prompt = torch.tensor(PROMPT, device="meta")
     with pytest.raises(ValueError, match=r"prompt_ids must hold values: .* got meta"):
         generate(target, tiny_drafter(target), prompt, max_new_tokens=9)
+
+
+# --- dtypes --------------------------------------------------------------------------
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["borrowed", "own"])
+@pytest.mark.parametrize("of_drafter", DTYPES)
+@pytest.mark.parametrize("of_target", DTYPES)
+def test_dtypes_mix_and_laws_stay_wide(of_target, of_drafter, own, no_shape_checks):
+    """H4: any target with any drafter, on a CPU; what is divided is float32."""
+    target = tiny_target(dtype=of_target)
+    for head in HEADS:
+        drafter = tiny_drafter(target, head, owns_embedding=own, owns_lm_head=own)
+        drafter = drafter.to(of_drafter)
+        options = {"max_new_tokens": 6, "temperature": 1.0, "generator": 0}
+        policy = ConfidenceThreshold(0.1, on="survival")
+        options |= {"policy": policy, "keep_tensors": True}
+        for trace in decode_cycles(target, drafter, PROMPT, **options):
+            tables = trace.p_draft, trace.p_target, trace.proposal.confidence
+            assert {table.dtype for table in tables} == {torch.float32}
+        assert trace.index > 0
+        rows = generate_batch(target, drafter, [PROMPT, [1, 2]], max_new_tokens=3)
+        assert [len(row.tokens) for row in rows] == [3, 3]
+        assert loss_of(target, drafter).dtype == torch.float32
+
+
+def loss_of(target, drafter):
+    """The training loss of two blocks, from half precision or not."""
+    ids, anchors = random_ids(1, 8), torch.tensor([[2, 4]])
+    with torch.no_grad():
+        read = target.forward(ids, drafter.spec.target_layer_ids)
+        output = drafter.training_forward(ids, read.hidden, anchors)
+    loss_mask = torch.ones(1, 8, dtype=torch.bool)
+    supervised = supervised_positions(loss_mask, anchors, drafter.block_size)
+    laws = aligned_target_logits(read.logits, anchors, drafter.block_size)
+    loss = block_loss(output, laws, supervised)
+    assert all(term.isfinite() for term in vars(loss).values())
+    return loss.total
 
 
 # --- installing ----------------------------------------------------------------------
