@@ -190,6 +190,9 @@ def evaluate(
         raise typer.Exit(0 if found.answer in ("pass", "tie") else 1)
     names = drafters.split(",") if drafters else None
     if speed:
+        if figure is not None:
+            rule, got = "be left out with --speed", figure
+            raise problem("figure", rule, "no figure: there is no decay in it", got)
         from dsparkref.lab.speed import run_speed
 
         run_speed(

@@ -309,6 +309,7 @@ def test_serve_sim_takes_a_table_that_profile_wrote(run, tmp_path, no_shape_chec
         (("evaluate", "--drafters", "eagle"), "source must exist"),
         (("evaluate", "--lossless", "tiny", "--speed"), "lossless must stand alone"),
         (("evaluate", "--lossless", "eagle"), "source must exist"),
+        (("evaluate", "--speed", "--figure", "x.png"), "figure must be left out"),
         (("evaluate", "--lossless", "rnn", "--max-new-tokens", "1"), "prompts must"),
         (("evaluate", "--json", "no/such/x.json"), "json must lie in a folder"),
         (("demo", "--rounds", "3", "--prompts", "9"), "prompts must be in the file"),

@@ -112,20 +112,24 @@ def check_lossless(
         replay_sampled(
             seen, target, ids, cycles, temperature=temperature, verifier=verifier
         )
-    half = torch.finfo(target.dtype).bits < 32
-    findings = _findings(seen, len(prompts), half, verifier)
-    return LosslessReport(findings, seen.rounding)
+    limit = LAW_DISTANCE
+    if torch.finfo(target.dtype).bits < 32:
+        # logits that are d off move a law by d / 2 at most, at temperature 1
+        moved = seen.rounding.difference / temperature
+        limit = max(HALF_PRECISION_LAW_DISTANCE, moved)
+    return LosslessReport(_findings(seen, len(prompts), limit, verifier), seen.rounding)
 
 
 def _findings(
-    seen: Evidence, prompts: int, half: bool, verifier: str
+    seen: Evidence, prompts: int, limit: float, verifier: str
 ) -> tuple[Finding, ...]:
     """Judge what was gathered."""
     drafted = f"{seen.verified} verified and {seen.accepted} kept"
     drafted += f" in {seen.cycles} cycles"
     drafting = Finding("drafts", "pass" if seen.accepted else "inconclusive", drafted)
-    limit = HALF_PRECISION_LAW_DISTANCE if half else LAW_DISTANCE
-    apart = f"at most {seen.law_distance:.1e} from an uncached pass's (limit {limit:g})"
+    apart = (
+        f"at most {seen.law_distance:.1e} from an uncached pass's (limit {limit:.1g})"
+    )
     laws = "pass" if seen.law_distance <= limit else "fail"
     right = seen.verdicts - len(seen.wrong_verdicts)
     again = f"{right} of {seen.verdicts} come out again"
