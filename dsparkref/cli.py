@@ -191,8 +191,8 @@ def evaluate(
     names = drafters.split(",") if drafters else None
     if speed:
         if figure is not None:
-            rule, got = "be left out with --speed", figure
-            raise problem("figure", rule, "no figure: there is no decay in it", got)
+            rule = "be left out with --speed"
+            raise problem("figure", rule, "none: there is no decay in it", figure)
         from dsparkref.lab.speed import run_speed
 
         run_speed(
