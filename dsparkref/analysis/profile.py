@@ -262,15 +262,20 @@ def _draft_pass(target: Target, drafter: Any, rows: int, context: int) -> Step:
 
 
 @torch.no_grad()
-def time_step(step: Step, target: Target, repeats: int) -> float:
-    """Return the median seconds of a step; two passes go before to warm up."""
+def time_step(
+    step: Step,
+    target: Target,
+    repeats: int,
+    statistic: Callable[[list[float]], float] = statistics.median,
+) -> float:
+    """Return the seconds of a step; two passes go before the repeats to warm up."""
     seconds = []
     for _ in range(2 + repeats):
         run = step()
         start = target.clock()
         run()
         seconds.append(target.clock() - start)
-    return statistics.median(seconds[2:])
+    return statistic(seconds[2:])
 
 
 def random_ids(target: Target, rows: int, length: int) -> torch.Tensor:
