@@ -16,6 +16,7 @@ from operator import truediv
 from statistics import fmean, quantiles
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from dsparkref.records import CycleTrace
@@ -237,21 +238,61 @@ def _step(
         confidence, block_size=size, num_requests=len(running)
     )
     lengths = check_lengths(chosen, len(running), size)
-    gains = 1 + torch.minimum(recorded.num_accepted[numbers], lengths)
+    gains = replayed_tokens(recorded.num_accepted[numbers], lengths)
     return lengths.tolist(), gains.tolist()
+
+
+def replayed_tokens(
+    num_accepted: Int[Tensor, " R"], verify_len: Int[Tensor, " R"]
+) -> Int[Tensor, " R"]:
+    """Return the tokens that recorded cycles give when less of them is verified.
+
+    Args:
+        num_accepted: [R], drafts that stood when all were verified.
+        verify_len: [R], drafts verified now.
+
+    >>> replayed_tokens(torch.tensor([5, 5, 0]), torch.tensor([2, 7, 7]))
+    tensor([3, 6, 1])
+    """
+    return 1 + torch.minimum(num_accepted, verify_len)
+
+
+def user_speed(
+    tokens: Sequence[int],
+    arrived: Sequence[float],
+    admitted: Sequence[float],
+    finished: Sequence[float],
+) -> float:
+    """Return the tokens per second of a request while it is served, mean over requests.
+
+    Waiting for a place does not count: that is latency.
+
+    Args:
+        tokens: of each reply.
+        arrived, admitted, finished: seconds.
+
+    >>> user_speed([10, 10], [0.0, 0.0], [0.0, 2.0], [2.0, 12.0])  # 5 and 1
+    3.0
+    """
+    served = (end - start for start, end in zip(admitted, finished, strict=True))
+    return fmean(map(truediv, tokens, served))
 
 
 def load_result(users: Sequence[User], steps: Sequence[Sequence[int]]) -> LoadResult:
     """Average over requests, and over steps given by their verify lengths."""
     latencies = [user.finished - user.arrived for user in users]
     replies = [user.from_prefill + user.tokens for user in users]
-    served = [user.finished - user.admitted for user in users]
     total = max(user.finished for user in users) - users[0].arrived
     cycles = sum(user.cycles for user in users)
     slowest = quantiles(latencies, n=20)[-1] if len(users) > 1 else latencies[0]
     return LoadResult(
         throughput=sum(replies) / total,
-        user_speed=fmean(map(truediv, replies, served)),
+        user_speed=user_speed(
+            replies,
+            [user.arrived for user in users],
+            [user.admitted for user in users],
+            [user.finished for user in users],
+        ),
         latency=fmean(latencies),
         latency_p95=slowest,
         accepted_length=sum(user.tokens for user in users) / cycles,

@@ -129,6 +129,25 @@ def against_best_fixed(rows: Sequence[Report]) -> list[Report]:
     return found
 
 
+def break_even_survival(
+    expected_tokens: float, seconds: float, more_seconds: float
+) -> float:
+    """Return the survival from which one more draft raises the throughput.
+
+    (tau + a) / (T + dT) = tau / T, so a = tau dT / T: the tokens that the extra time
+    would have given anyway.
+
+    Args:
+        expected_tokens: tau, of the step as it is, all requests together.
+        seconds: T, of the step as it is, drafting included.
+        more_seconds: dT, what one more token adds.
+
+    >>> break_even_survival(100.0, seconds=0.05, more_seconds=0.0001)
+    0.2
+    """
+    return expected_tokens * more_seconds / seconds
+
+
 def findings(rows: Sequence[Report]) -> list[str]:
     """Return what the rows show about the two schedulers, in sentences."""
     compared = against_best_fixed(rows)

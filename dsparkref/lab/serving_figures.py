@@ -84,28 +84,62 @@ def load_picture(rows: Sequence[Report], note: str) -> Picture:
     return Picture(figure, "\n".join([finding, note, *tables]))
 
 
+def one_load_picture(entry: tuple[Sequence[Report], str]) -> Picture:
+    """Draw the throughput of every policy at one load.
+
+    ``entry`` holds the rows of that load, and the note.
+    """
+    rows, note = entry
+    (places,) = _loads(rows)
+    against = against_best_fixed(rows)[0]
+    finding = (
+        f"{places} at once: best fixed length {against['best'].split()[-1]}; "
+        f"lagged {100 * against[LAGGED]:+.0f} %, early stop "
+        f"{100 * against[ALGORITHM_1]:+.0f} %"
+    )
+    with drawing((11, 5.6)) as figure:
+        axes = figure.add_subplot()
+        names = [row["policy"] for row in rows]
+        for place, row in enumerate(rows):
+            look = POLICY_LOOK.get(row["policy"], FIXED_LOOK)
+            axes.bar(place, row["throughput"], 0.7, color=look["color"])
+            label = f"{row['budget']:.1f}"
+            axes.text(place, row["throughput"], label, ha="center", va="bottom")
+        shown = [name.replace(" ", "\n") for name in names]
+        shown = [name.replace("autoreg", "autoreg-\n") for name in shown]
+        axes.set_xticks(range(len(names)), shown, fontsize=12)
+        axes.set_ylabel("throughput (tokens/s)")
+        axes.set_xlabel("numbers: tokens verified per request and step")
+        axes.set_title(note, loc="left", fontsize=NOTE_SIZE, color=OTHER_COLOUR)
+        set_title(figure, finding)
+    table = {row["policy"]: [row["throughput"], row["budget"]] for row in rows}
+    columns = ["tokens/s", "verified"]
+    text = text_table(table, columns, head="policy", digits=1)
+    return Picture(figure, "\n".join([finding, note, text]))
+
+
 def trade_off_finding(rows: Sequence[Report]) -> str:
     """Say what the scheduler gives each user and all of them, lightest and heaviest."""
-    loads = _loads(rows)
-    said = []
-    for places, what in ((loads[0], "user_speed"), (loads[-1], "throughput")):
+    gains = []
+    for places, what in zip(_ends(rows), ("user_speed", "throughput"), strict=True):
         ours, alone = (row_of(rows, name, places) for name in (LAGGED, AUTOREGRESSIVE))
-        gain = 100 * (ours[what] / alone[what] - 1)
-        said.append(f"{gain:+.0f} % {'speed' if what == 'user_speed' else what}")
+        gains.append(f"{100 * (ours[what] / alone[what] - 1):+.0f} %")
+    first, last = _ends(rows)
     return (
-        f"Lagged against autoregressive: {said[0]} at {loads[0]}, "
-        f"{said[1]} at {loads[-1]} at once"
+        f"Lagged over autoregressive: speed {gains[0]} at {first}, "
+        f"throughput {gains[1]} at {last}"
     )
 
 
 def load_finding(rows: Sequence[Report]) -> str:
     """Say how the budget moves with the load, and how the best fixed length does."""
-    loads = _loads(rows)
-    first, last = (row_of(rows, LAGGED, places)["budget"] for places in _ends(loads))
-    worst = min(row[LAGGED] for row in against_best_fixed(rows))
+    light, heavy = _ends(rows)
+    first, last = (row_of(rows, LAGGED, places)["budget"] for places in (light, heavy))
+    worst = 100 * min(row[LAGGED] for row in against_best_fixed(rows))
+    said = f"{-worst:.1f} % below" if worst < -0.05 else "never below"
     return (
-        f"From {loads[0]} to {loads[-1]} at once the budget goes {first:.1f} to "
-        f"{last:.1f}; lagged at worst {100 * worst:+.1f} % to the best fixed length"
+        f"Budget {first:.1f} at {light}, {last:.1f} at {heavy} at once; "
+        f"lagged {said} the best length"
     )
 
 
@@ -192,5 +226,6 @@ def _loads(rows: Sequence[Report]) -> list[int]:
     return sorted({row["concurrency"] for row in rows})
 
 
-def _ends(loads: Sequence[int]) -> tuple[int, int]:
+def _ends(rows: Sequence[Report]) -> tuple[int, int]:
+    loads = _loads(rows)
     return loads[0], loads[-1]
