@@ -40,7 +40,7 @@ def serving_figure(rows: Sequence[Report], note: str) -> Figure:
         draw_trade_off(panels[0], rows)
         draw_throughput(panels[1], rows)
         draw_budget(panels[2], rows)
-        panels[0].set_title(note, loc="left", fontsize=NOTE_SIZE, color=OTHER_COLOUR)
+        _write_note(panels[0], note)
         _legend(figure, panels[0])
         set_title(figure, load_finding(rows))
     return figure
@@ -52,7 +52,7 @@ def trade_off_picture(rows: Sequence[Report], note: str) -> Picture:
     with drawing((11, 6.2)) as figure:
         axes = figure.add_subplot()
         draw_trade_off(axes, rows)
-        axes.set_title(note, loc="left", fontsize=NOTE_SIZE, color=OTHER_COLOUR)
+        _write_note(axes, note)
         _legend(figure, axes)
         set_title(figure, finding)
     tables = [
@@ -69,7 +69,7 @@ def load_picture(rows: Sequence[Report], note: str) -> Picture:
         left, right = figure.subplots(1, 2)
         draw_throughput(left, rows)
         draw_budget(right, rows)
-        left.set_title(note, loc="left", fontsize=NOTE_SIZE, color=OTHER_COLOUR)
+        _write_note(left, note)
         _legend(figure, left)
         set_title(figure, finding)
     against = {
@@ -110,7 +110,7 @@ def one_load_picture(entry: tuple[Sequence[Report], str]) -> Picture:
         axes.set_xticks(range(len(names)), shown, fontsize=12)
         axes.set_ylabel("throughput (tokens/s)")
         axes.set_xlabel("numbers: tokens verified per request and step")
-        axes.set_title(note, loc="left", fontsize=NOTE_SIZE, color=OTHER_COLOUR)
+        _write_note(axes, note)
         set_title(figure, finding)
     table = {row["policy"]: [row["throughput"], row["budget"]] for row in rows}
     columns = ["tokens/s", "verified"]
@@ -201,6 +201,11 @@ def _load_axis(axes: Axes, rows: Sequence[Report]) -> None:
     axes.set_xticks(loads, [str(places) for places in loads])
     axes.minorticks_off()
     axes.set_xlabel(USERS_LABEL)
+
+
+def _write_note(axes: Axes, note: str) -> None:
+    """Write by which clock, clear of the panels beside."""
+    axes.set_title(note, loc="left", fontsize=NOTE_SIZE, color=OTHER_COLOUR, pad=16)
 
 
 def _legend(figure: Figure, axes: Axes) -> None:

@@ -6,7 +6,7 @@
 # | Reading | 40 minutes; the exercises take 30 more |
 # | Running | well under half a minute on a laptop, no GPU, no network |
 # | Needs | `pip install -e ".[notebooks]"`; notebooks 03, 08 and 09 |
-# | Equations | Algorithm 1 and Figures 7, 8 of [DSpark](https://arxiv.org/abs/2607.05147) |
+# | Equations | Figures 7 and 8 of [DSpark](https://arxiv.org/abs/2607.05147) |
 # | Files it opens | `analysis/load.py`, `analysis/clock.py`, `analysis/serving.py` |
 #
 # **You will be able to**
@@ -208,8 +208,8 @@ if course.is_tiny():
 #
 # What if verifying were dearer? Two curves that **nobody measured**, and every output
 # says so. *Staircase*: a kernel that works on tiles of 64 tokens, so that token 65
-# costs as much as the next 64 together. *Roofline*: flat up to 128 tokens, then each token
-# costs the same.
+# costs as much as the next 64 together. *Roofline*: flat up to 128 tokens, then each
+# token costs the same.
 #
 # **Predict**: on the roofline at 64 requests, how many tokens per request and step does
 # the lagged scheduler verify? (With all K drafts it would be K + 1.)
