@@ -54,7 +54,7 @@ compare_guess(guess, crowd / alone)
 
 # %%
 print(f"throughput of 64 against one: {64 * alone / crowd:.0f} times")
-assert crowd < 4 * alone  # 64 users cost little more than one
+assert crowd < 4 * alone  # far less than 64 times
 
 # %% [markdown]
 # A small batch leaves the processor idle, so company is nearly free. Speculation uses
@@ -145,8 +145,7 @@ if course.is_tiny():
 # %% [markdown]
 # **Paper** Figure 7 has this shape, with one line per engine. In DeepSeek's production
 # (their numbers, their hardware) the speed of a user rose by 57 to 85 % at the same
-# throughput. They draft five tokens with a model that costs next to nothing beside a
-# very large target.
+# throughput. They draft five tokens, for a target that is far larger than ours.
 #
 # Why is nothing left at 64 here? Look at what a step is spent on.
 
@@ -161,8 +160,8 @@ assert shares["draft pass"][-1] > 0.3
 # the draft pass is paid *before* the confidences are known. A scheduler that decides to
 # verify nothing has still paid it.
 #
-# **Differs** A drafter on a large GPU model is far cheaper than its target, and engines
-# switch drafting off altogether when the load is high.
+# **Differs** Beside a large model a drafter of a few layers costs far less, and an
+# engine may leave it out altogether when the load is high.
 #
 # ## The budget under load
 
@@ -247,7 +246,7 @@ if course.is_tiny():
 #
 # **Paper** Figure 8: below 200 concurrent requests (150 for the larger model) the
 # production engine verifies 4 to 6 tokens a request, anchor included, and fewer as the
-# load grows. Its curve is like our roofline, not like our two cores.
+# load grows. Such a fall fits our roofline better than our two cores.
 #
 # ## Build it once
 #
