@@ -85,7 +85,12 @@ def _cycles(
         return
     row = decoding.start(request, generator)
     while request.finish_reason is None:
-        yield from decoding.cycle([row], keep_tensors)
+        try:
+            traces = decoding.cycle([row], keep_tensors)
+        except BaseException:  # Ctrl-C, too
+            row.session.roll_back()
+            raise
+        yield from traces
 
 
 def autoregressive(
