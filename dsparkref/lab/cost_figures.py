@@ -75,7 +75,7 @@ def load_picture(entry: tuple[int, str, Sequence[float]]) -> Picture:
     users = "One request" if rows == 1 else f"{rows} requests"
     said = f"{value:.1f} times as fast at {number} drafts"
     if value < 1:
-        said = f"every length loses, the best is {value:.2f}"
+        said = f"every length loses, best {value:.2f}"
     finding = f"{users}, acceptance {acceptance}: {said}"
     return speedups_picture({"markov": curve}, finding, "drafts verified per cycle")
 

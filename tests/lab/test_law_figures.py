@@ -68,7 +68,7 @@ def test_a_loss_is_called_a_loss():
     assert title(won) == "One request, acceptance 0.9: 2.0 times as fast at 2 drafts"
     lost = cost_figures.load_picture((64, "0.5", [0.4, 0.43, 0.3]))
     assert "64 requests" in title(lost)
-    assert "every length loses, the best is 0.43" in title(lost)
+    assert "every length loses, best 0.43" in title(lost)
 
 
 def test_the_best_length_of_each_drafter_is_named():
