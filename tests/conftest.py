@@ -29,6 +29,10 @@ import torch  # noqa: E402
 torch.set_num_threads(threads)
 
 
+# These need the codes that others wrote: `make peers`, in an environment of its own.
+collect_ignore = ["peers"]
+
+
 @contextmanager
 def checks_off() -> Iterator[None]:
     """Call annotated functions as they are, as outside pytest."""
