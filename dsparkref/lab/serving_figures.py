@@ -136,7 +136,7 @@ def load_finding(rows: Sequence[Report]) -> str:
     light, heavy = _ends(rows)
     first, last = (row_of(rows, LAGGED, places)["budget"] for places in (light, heavy))
     worst = 100 * min(row[LAGGED] for row in against_best_fixed(rows))
-    said = f"{-worst:.1f} % below" if worst < -0.05 else "never below"
+    said = f"at worst {-worst:.1f} % below" if worst < -0.05 else "never below"
     return (
         f"Budget {first:.1f} at {light}, {last:.1f} at {heavy} at once; "
         f"lagged {said} the best length"

@@ -41,7 +41,7 @@ def test_the_titles_are_counted_from_the_rows():
     assert said.endswith("speed +200 % at 1, throughput +47 % at 8")
     said = load_finding(ROWS)
     assert said.startswith("Budget 5.0 at 1, 2.5 at 8 at once")
-    assert said.endswith("lagged 2.0 % below the best length")
+    assert said.endswith("lagged at worst 2.0 % below the best length")
     better = [
         row | {"throughput": 95.0} if row["budget"] == 2.5 else row for row in ROWS
     ]
