@@ -23,6 +23,9 @@ from dsparkref.checkpoints.files import replaced_folder, restore_folder, write_t
 from tests.tiny_models import tiny_drafter, tiny_target
 
 
+ROOT = Path(__file__).resolve().parents[2]
+
+
 class Killed(BaseException):
     """Nothing catches it, and what comes after is not run: as if the process died."""
 
@@ -110,7 +113,7 @@ def run(lane: str, folder: Path, seconds: float | None = None) -> float:
     process = subprocess.Popen(
         command(lane),
         cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
