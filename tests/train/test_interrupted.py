@@ -22,7 +22,6 @@ from dsparkref import load_drafter, load_target, save_drafter
 from dsparkref.checkpoints.files import replaced_folder, restore_folder, write_text
 from tests.tiny_models import tiny_drafter, tiny_target
 
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
