@@ -96,7 +96,13 @@ def with_learned_positions(size):
     sizes = {"n_embd": 24, "n_layer": 2, "n_head": 4, "initializer_range": 0.4}
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        config = GPT2Config(vocab_size=31, n_positions=size, eos_token_id=None, **sizes)
+        config = GPT2Config(
+            vocab_size=31,
+            n_positions=size,
+            eos_token_id=None,
+            bos_token_id=None,
+            **sizes,
+        )
         return Target(GPT2LMHeadModel(config))
 
 
@@ -131,10 +137,10 @@ def test_a_reply_ends_where_the_context_is_full(kind):
         assert (got.tokens, got.finish_reason) == (reply, "length")
     got = autoregressive(target, PROMPT, **options)
     assert (got.tokens, got.finish_reason) == (reply, "length")
-    prompts = [PROMPT, PROMPT + reply[:9], PROMPT + reply[:17]]
+    prompts = [PROMPT, PROMPT + reply[:9], PROMPT + reply[:15]]
     text = ScriptedDrafter(PROMPT + reply, 99, block_size=7)
     rows = generate_batch(target, text, prompts, **options)
-    assert [row.tokens for row in rows] == [reply, reply[9:], reply[17:]]
+    assert [row.tokens for row in rows] == [reply, reply[9:], reply[15:]]
     assert max(read) == 23
 
 
