@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 
+from dsparkref.checkpoints.files import find_folder
 from dsparkref.checkpoints.fresh import new_drafter
 from dsparkref.checkpoints.load import load_drafter
 from dsparkref.checkpoints.save import save_drafter
@@ -51,9 +52,10 @@ def load_pair(name: str | None = None, head: str = "markov") -> Pair:
         expected, got = "'tiny', 'qwen3-4b' or 'TARGET,DRAFTER'", type(name).__name__
         raise problem("pair", "be a name", expected, got, error=TypeError)
     name = name or os.environ.get("DSPARKREF_PAIR") or "tiny"
-    sources = _sources(name, head)
-    target = load_target(sources[0])
-    return Pair(target, load_drafter(sources[1], target))
+    # both are found, or fetched, before either is loaded
+    folders = [find_folder(source) for source in _sources(name, head)]
+    target = load_target(folders[0])
+    return Pair(target, load_drafter(folders[1], target))
 
 
 def _sources(name: str, head: str) -> tuple[str, str]:

@@ -80,6 +80,9 @@ def match_tensors(
     layout: Layout, spec: DrafterSpec, tensors: dict[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return a file's tensors by our names; every name, shape and type must fit."""
+    if tensors and spec.num_layers > len(tensors):  # would take for ever to list
+        most = f"at most its {len(tensors)} tensors"
+        raise problem("num_hidden_layers", "fit the file", most, spec.num_layers)
     wanted = {
         layout.tensor_name(name, spec.head): (name, value)
         for name, value in blank_drafter(spec).state_dict().items()

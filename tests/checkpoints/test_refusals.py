@@ -18,6 +18,7 @@ from dsparkref import (
     new_drafter,
     save_drafter,
 )
+from dsparkref.checkpoints import io
 from dsparkref.checkpoints.formats.speculators import token_ids
 
 VOICE = r"(?s)\A\S.* must .+: expected .+, got .+\.( .+)?\Z"
@@ -291,11 +292,15 @@ MUTATIONS = [
     ({"head_dim": 8}, None, "must match the config by shape"),
     ({"num_hidden_layers": 3}, None, "missing: layers.2.*unexpected: none"),
     ({"num_hidden_layers": 1}, None, "missing: none; unexpected: layers.1"),
+    ({"num_hidden_layers": 10**12}, None, "num_hidden_layers must fit the file"),
     ({"confidence_head_with_markov": False}, None, "confidence_head.proj.weight must"),
     ({"confidence_temperatures": 2}, None, "confidence_temperatures must be a list"),
     ({"rope_parameters": {"rope_theta": "1e6"}}, None, "rope_theta must be in range"),
     ({"rope_parameters": [1e6]}, None, "rope_parameters must be an object"),
     ({"layer_types": "full"}, None, "layer_types must be a list"),
+    ({"layer_types": ""}, None, "layer_types must be a list"),
+    ({"head_dim": 0}, None, "head_dim must be in range"),
+    ({"head_dim": "16"}, None, "head_dim must be in range"),
     ({"num_target_layers": 7}, None, "num_target_layers must fit"),
     ({"attention_sink_bias": True}, None, "attention_sink_bias must be what is comp"),
     ({}, as_integers, "fc.weight must have a fitting type"),
@@ -355,6 +360,18 @@ def test_maps_of_a_reduced_vocabulary(d2t, t2d, pattern):
         assert token_ids(*maps, 4).tolist() == [1, 3]
     else:
         refuse(ValueError, pattern, token_ids, *maps, 4)
+
+
+def test_a_domino_that_says_it_is_something_else(tmp_path):
+    target = load_target(GOLDEN / "domino" / "target")
+
+    def edit(config):
+        config["architectures"] = ["DominoDraftModel"]
+        config["dflash_config"]["projector_type"] = "linear"
+
+    pattern = "projector_type must be what is computed here: expected 'domino'"
+    folder = edited(tmp_path, "domino", config=edit)
+    refuse(ValueError, pattern, load_drafter, folder, target)
 
 
 def test_a_key_at_two_places_must_agree(tmp_path):
@@ -471,6 +488,23 @@ def test_a_download_is_announced_with_its_size(monkeypatch, tmp_path, capsys):
         assert load_target("owner/name").vocab_size == 97
     assert asked == ["local", "plan", "fetch", "local"]
     assert capsys.readouterr().err == ""
+
+
+def test_a_pair_that_is_not_here_is_named_before_anything_is_loaded(monkeypatch):
+    """The target is on this machine, the drafter is not."""
+
+    def offline(repo_id, **_):
+        if repo_id == "Qwen/Qwen3-4B":
+            return str(GOLDEN / "domino" / "target")
+        raise OSError("no route to host")
+
+    def loaded(*_, **__):
+        raise AssertionError("something was loaded")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    monkeypatch.setattr(io, "load_target", loaded)
+    pattern = r"source must be found: .*'z-lab/Qwen3-4B-DFlash-b16'.*no route to host"
+    refuse(OSError, pattern, load_pair, "qwen3-4b", head="dflash-b16")
 
 
 def test_pair_of_two_folders():

@@ -108,6 +108,7 @@ def _domino(
     config: Config, tensors: Tensors, *, shift_label: bool, prefix: int
 ) -> DrafterSpec:
     keys = _keys(config)
+    keys.refuse_unless("projector_type", "domino")
     return _spec(
         config,
         tensors,

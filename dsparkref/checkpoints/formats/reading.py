@@ -143,7 +143,7 @@ def read_backbone(keys: Keys, tensors: Tensors) -> dict[str, Any]:
         "num_target_layers": keys.get("num_target_layers"),
         "num_heads": heads,
         "num_kv_heads": keys.integer("num_key_value_heads", heads),
-        "head_dim": keys.get("head_dim") or _head_dim(tensors, hidden // heads),
+        "head_dim": keys.integer("head_dim", _head_dim(tensors, hidden // heads)),
         "rms_norm_eps": keys.number("rms_norm_eps", 1e-6),
         "rope_theta": rope_theta(keys),
         "max_position_embeddings": keys.integer("max_position_embeddings", 32768),
@@ -190,7 +190,7 @@ def read_confidence(
 
 def windowed_layers(keys: Keys, num_layers: int) -> tuple[int, ...]:
     """Return which draft layers ``layer_types`` calls sliding."""
-    types = keys.get("layer_types") or ["full_attention"] * num_layers
+    types = keys.get("layer_types", [])  # none: all full
     if not isinstance(types, list):
         raise problem("layer_types", "be a list", "a name per layer", repr(types))
     for kind in types:
