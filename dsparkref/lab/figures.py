@@ -32,6 +32,7 @@ LOOKS_LIKE = {
     "one token back": "markov",
     "two tokens back": "rnn",
     "every draft": "autoregressive",
+    "no head": "dflash",
 }
 OTHER_COLOUR = "#555555"
 # Ways to count or to feed one drafter: only the right one has its colour.
