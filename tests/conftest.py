@@ -21,7 +21,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "agg")
 workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 threads = max(1, (os.cpu_count() or 1) // workers)
-os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+# The least of the two: a worker finds here what the process that began it had set for
+# itself alone. Threads that wait sleep, so that workers do not starve each other.
+threads = min(threads, int(os.environ.get("OMP_NUM_THREADS") or threads))
+os.environ["OMP_NUM_THREADS"] = str(threads)
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch  # noqa: E402
 
