@@ -131,9 +131,8 @@ def generate(
     console.print(target.decode(reply.tokens), markup=False)
     length = reply.accepted_length
     shown = "no cycle" if length is None else f"{length:.2f} tokens per cycle"
-    typer.echo(
-        f"[{len(reply.tokens)} tokens, {shown}, {reply.finish_reason}]", err=True
-    )
+    said = f"{len(reply.tokens)} tokens, {shown}, {reply.finish_reason}"
+    typer.echo(f"[{said}; drafter: {loaded.drafter.head_type}]", err=True)
 
 
 @app.command()

@@ -114,7 +114,7 @@ def against_best_fixed(rows: Sequence[Report]) -> list[Report]:
 
     >>> table = [("fixed 1", 90.0), ("fixed 2", 100.0), ("lagged", 99.0)]
     >>> rows = [{"policy": p, "concurrency": 4, "throughput": t} for p, t in table]
-    >>> against_best_fixed(rows)
+    >>> [{**row, "lagged": round(row["lagged"], 4)} for row in against_best_fixed(rows)]
     [{'concurrency': 4, 'best': 'fixed 2', 'lagged': -0.01}]
     """
     found = []
@@ -142,7 +142,7 @@ def break_even_survival(
         seconds: T, of the step as it is, drafting included.
         more_seconds: dT, what one more token adds.
 
-    >>> break_even_survival(100.0, seconds=0.05, more_seconds=0.0001)
+    >>> round(break_even_survival(100.0, seconds=0.05, more_seconds=0.0001), 4)
     0.2
     """
     return expected_tokens * more_seconds / seconds

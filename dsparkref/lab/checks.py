@@ -173,17 +173,17 @@ def shown(value: Any) -> str:
 def compare_guess(guess: Any, truth: float, *, digits: int = 2) -> Feedback:
     """Answer a prediction: how far was it from what came out?
 
-    >>> compare_guess(..., 0.5)
-    not attempted: it is 0.50. Write your guess first next time.
+    >>> compare_guess(..., 0.5)  # the answer is kept back
+    not attempted: put a number in place of the dots above, then run both cells.
     >>> compare_guess(0.9, 0.5)
     wrong: you said 0.90, it is 0.50: too high by 0.40.
     >>> compare_guess(0.5, 0.5)
     correct: you said 0.50, it is 0.50.
     """
-    value = f"it is {truth:.{digits}f}"
     if guess is ...:
-        what = f"{value}. Write your guess first next time."
+        what = "put a number in place of the dots above, then run both cells."
         return Feedback(NOT_ATTEMPTED, what)
+    value = f"it is {truth:.{digits}f}"
     if isinstance(guess, Tensor) and guess.numel() == 1:
         guess = guess.item()
     if not isinstance(guess, Real):

@@ -40,7 +40,8 @@ print(versions())
 # W_1 is a lookup: each token has r numbers. W_2 turns them into one *push* for each
 # token of the vocabulary: each of the r numbers drives a *direction*, a list of V
 # pushes, and the r lists are added. Together W_1 and W_2 are a table of V rows and V
-# columns, stored with 2 V r numbers. r is its *rank*.
+# columns, stored with 2 V r numbers. r is its *rank*. (In code a batch is rows, so
+# that it reads `W_1[x] @ W_2.T`.)
 #
 # **Predict**: the two-mode world has five words. Which rank does the table need, so
 # that "of problem" never comes again?

@@ -144,7 +144,7 @@ def test_messages_stay_short():
 @pytest.mark.parametrize(
     ("guess", "status", "part"),
     [
-        (..., NOT_ATTEMPTED, "it is 0.50"),
+        (..., NOT_ATTEMPTED, "in place of the dots"),
         (0.501, CORRECT, "you said 0.50"),
         (0.9, WRONG, "too high by 0.40"),
         (torch.tensor(0.25), WRONG, "too low by 0.25"),

@@ -27,7 +27,8 @@ def _with_random_weights(head: Head, seed: int) -> Head:
 def _step_case(head: Head, prev_tokens: list[int], hidden_size: int) -> tuple[Any, ...]:
     generator = torch.Generator().manual_seed(len(prev_tokens))
     hidden = torch.randn(len(prev_tokens), hidden_size, generator=generator)
-    return head, None, torch.tensor(prev_tokens), hidden
+    # No head looks at this state; a step hands it on as it came.
+    return head, len(prev_tokens), torch.tensor(prev_tokens), hidden
 
 
 # -- warm-up: one step of the vanilla head --------------------------------------------

@@ -114,7 +114,7 @@ CONDITIONAL = Exercise(
         "The denominator holds every cycle that was asked about k, also those that "
         "had already lost an earlier draft: this is prefix survival.": prefix_survival,
         "A cycle that was never asked about draft k counts as one that refused it: "
-        "look at verify_len as well.": _unasked_is_refused,
+        "look at `verified` as well.": _unasked_is_refused,
         "Off by one: keeping draft k (counted from 0) takes at least k + 1 accepted "
         "drafts.": _kept_at_least_k,
         "Off by one: positions count from 0 here, so the first draft is k = 0.": (
