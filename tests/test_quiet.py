@@ -43,6 +43,8 @@ def run(program: str, folder: Path, *arguments: str) -> str:
     """Run a guarded program in ``folder``; return what it printed."""
     hidden = ("HF_HUB_OFFLINE", "DSPARKREF_PAIR", "PYTHONWARNINGS", "MPLBACKEND")
     kept = {name: x for name, x in os.environ.items() if name not in hidden}
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        kept.pop(name, None)  # torch leaves them in this process; they name a place
     cache = folder / "cache"
     cache.mkdir(exist_ok=True)  # torch and tempfile look for a place to write, too
     places = {"XDG_CACHE_HOME": str(cache), "TMPDIR": str(cache)}

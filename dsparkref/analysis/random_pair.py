@@ -94,13 +94,14 @@ def random_pair(
     Args:
         size: a key of ``SIZES``.
         head: one of the five head names.
-        device: as of ``load_target``.
+        device: as of ``load_target``; "meta": shapes and no numbers, to count.
         dtype: None takes what ``load_target`` takes on that device.
     """
     from transformers import AutoModelForCausalLM, Qwen3Config
 
     check_known("random", size, tuple(SIZES))
-    where = resolve_device(device)
+    shapes_alone = torch.device("meta")
+    where = shapes_alone if device == "meta" else resolve_device(device)
     found = SIZES[size]
     config = Qwen3Config(
         **found.target,

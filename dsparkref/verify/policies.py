@@ -93,7 +93,7 @@ class FixedLength(Policy):
         num_requests: int = 1,
     ) -> Int[Tensor, " R"]:
         """Return k for each request, whatever the confidence."""
-        check_range("block_size", block_size, 1, integer=True)
+        check_range("block_size", block_size, 0, integer=True)  # 0: it drafts nothing
         check_range("k", self.k, 0, block_size, integer=True)
         if confidence is None:
             check_range("num_requests", num_requests, 0, integer=True)

@@ -144,7 +144,7 @@ def throughput_curve(
     >>> throughput_curve(torch.tensor([[0.8, 0.72]]), sps)
     tensor([1.0000, 0.9000, 1.1340], dtype=torch.float64)
     """
-    size = len(survival)
+    size = check_shape("survival", survival, "R K")["R"]
     gains = rank_drafts(survival)[0][: free_places(size, steps_per_second)]
     batch_tokens = size + torch.arange(len(gains) + 1)
     expected_tokens = torch.cat([gains.new_tensor([size]), gains]).cumsum(0)
