@@ -310,6 +310,20 @@ def speed_of_users(tokens, arrived, admitted, finished):
 EXERCISES["speed_of_users"].check(speed_of_users)
 
 # %% [markdown]
+# **Core.** What the schedulers are held against: the fixed length with the highest
+# throughput at one load. `rows` are dicts with `policy` ("fixed 1", "lagged" and so
+# on), `concurrency` and `throughput`.
+
+
+# %% tags=["exercise"]
+def best_length(rows, concurrency):
+    """Return the row."""
+    return ...
+
+
+EXERCISES["best_length"].check(best_length)
+
+# %% [markdown]
 # **Stretch.** A step is expected to give `expected_tokens` to all requests together and
 # takes `seconds`. One more draft adds `more_seconds`. From which survival on does it
 # raise the throughput?

@@ -1,4 +1,4 @@
-"""Exercises of notebook 11: replayed tokens, a user's speed, when a draft pays.
+"""Exercises of notebook 11: replayed tokens, speed, the best length, when it pays.
 
 Each is checked against the package's own function. The wrong functions are what
 learners write; their hints say what went wrong, and not how to mend it.
@@ -6,12 +6,13 @@ learners write; their hints say what went wrong, and not how to mend it.
 
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dsparkref.analysis.load import replayed_tokens, user_speed
-from dsparkref.analysis.serving import break_even_survival
+from dsparkref.analysis.serving import best_fixed, break_even_survival
 from dsparkref.lab.checks import Exercise
 
 # -- warm-up: what a recorded cycle gives when less of it is verified -----------------
@@ -93,6 +94,58 @@ SPEED = Exercise(
     },
 )
 
+# -- core: the best fixed length of a load --------------------------------------------
+
+
+def _rows(*found: tuple[str, int, float]) -> list[dict[str, Any]]:
+    keys = "policy", "concurrency", "throughput"
+    return [dict(zip(keys, row, strict=True)) for row in found]
+
+
+ROWS = _rows(
+    ("autoregressive", 1, 90.0),
+    ("fixed 1", 1, 150.0),
+    ("fixed 7", 1, 300.0),
+    ("lagged", 1, 310.0),
+    ("autoregressive", 64, 980.0),
+    ("fixed 1", 64, 950.0),
+    ("fixed 7", 64, 700.0),
+    ("lagged", 64, 990.0),
+)
+
+
+def _best(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return max(rows, key=lambda row: row["throughput"])
+
+
+def _fixed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["policy"].startswith("fixed")]
+
+
+BEST = Exercise(
+    name="best_length",
+    reference=best_fixed,
+    cases=[(ROWS, 1), (ROWS, 64), (list(reversed(ROWS)), 64)],
+    mistakes={
+        "The best of all policies. Compare the fixed lengths alone: the schedulers are "
+        "measured against them.": lambda rows, concurrency: _best(
+            [row for row in rows if row["concurrency"] == concurrency]
+        ),
+        "The best at any load. Another load has another best length: look at the rows "
+        "of this one.": lambda rows, concurrency: _best(_fixed(rows)),
+        "The longest, not the best: under load a long block can lose.": (
+            lambda rows, concurrency: max(
+                (r for r in _fixed(rows) if r["concurrency"] == concurrency),
+                key=lambda row: row["policy"],
+            )
+        ),
+        "The lowest throughput: `max`, not `min`.": lambda rows, concurrency: min(
+            (row for row in _fixed(rows) if row["concurrency"] == concurrency),
+            key=lambda row: row["throughput"],
+        ),
+    },
+)
+
 # -- stretch: when does one more draft pay? -------------------------------------------
 
 BREAK_EVEN = Exercise(
@@ -125,4 +178,6 @@ BREAK_EVEN = Exercise(
     },
 )
 
-EXERCISES = {exercise.name: exercise for exercise in (REPLAYED, SPEED, BREAK_EVEN)}
+EXERCISES = {
+    exercise.name: exercise for exercise in (REPLAYED, SPEED, BEST, BREAK_EVEN)
+}
