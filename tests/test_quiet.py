@@ -48,7 +48,8 @@ def run(program: str, folder: Path, *arguments: str) -> str:
     cache = folder / "cache"
     cache.mkdir(exist_ok=True)  # torch and tempfile look for a place to write, too
     places = {"XDG_CACHE_HOME": str(cache), "TMPDIR": str(cache)}
-    places |= {"PYTHONPATH": str(ROOT)}
+    # matplotlib makes a folder for its settings wherever it is used.
+    places |= {"PYTHONPATH": str(ROOT), "MPLCONFIGDIR": str(cache)}
     found = subprocess.run(
         [sys.executable, "-c", GUARD + program, str(folder), *arguments],
         cwd=folder,

@@ -24,6 +24,8 @@ WRONG_COLOUR = "#E69F00"
 REPLACED_COLOUR = "#F0E442"
 # The error bars of counted shares: four standard errors.
 ERRORS = 4
+# Characters of a token below its bar; some tokens are nothing but a row of blanks.
+LONGEST = 14
 # Two bars a token: where they stand, how wide they are, and what fits inside one.
 LEFT, RIGHT, WIDTH, INNER = -0.21, 0.21, 0.38, 0.32
 
@@ -96,7 +98,10 @@ def sampled_picture(
             clip_on=False,
             label=f"emitted, ± {ERRORS} standard errors",
         )
-        _finish(axes, words, float(torch.maximum(p, q).max()))
+        labels = [
+            word if len(word) <= LONGEST else f"{word[:LONGEST]}…" for word in words
+        ]
+        _finish(axes, labels, float(torch.stack([p, q, shares + error]).max()))
         set_title(figure, finding)
     laws = {"drafter": q, "target": p, "emitted": shares}
     rows = {name: law.tolist() for name, law in laws.items()}

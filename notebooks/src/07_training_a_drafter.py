@@ -152,6 +152,7 @@ from dsparkref.train.trainer import TrainConfig
 config = TrainConfig(steps=75, batch_size=8, learning_rate=5e-3)
 taps = pair.drafter.spec.target_layer_ids
 shape = {"block_size": size, "target_layer_ids": taps}
+print(f"made like the pair's own drafter ({pair.drafter.head_type}): {shape}")
 held_out = HeldOut(target, taps, per_domain=4, block_size=size, num_anchors=4)
 
 

@@ -58,7 +58,9 @@ class Watch:
         gc.collect()
         found = {}
         for item in gc.get_objects():
-            if type(item) in (torch.Tensor, torch.nn.Parameter):
+            if type(item) not in (torch.Tensor, torch.nn.Parameter):
+                continue
+            if item.layout == torch.strided:  # a sparse one has no storage of its own
                 storage = item.untyped_storage()
                 found[storage.data_ptr()] = storage.nbytes()
         self.tensors.append(sum(found.values()))
