@@ -163,6 +163,16 @@ def test_the_core_alone_is_enough_to_import() -> None:
     run_python(["-c", IMPORT_WITHOUT_EXTRAS, EXTRAS], ROOT)
 
 
+def test_the_core_alone_is_enough_to_profile(tmp_path: Path) -> None:
+    """A machine with an accelerator and no network has the core packages only."""
+    hidden, _, _ = IMPORT_WITHOUT_EXTRAS.partition("import dsparkref")
+    program = hidden + "sys.argv[1:2] = []\nfrom dsparkref.cli import app\napp()\n"
+    arguments = ["profile", "--random", "smoke", "--repeats", "1", "--out", "p.json"]
+    found = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    run_python(["-c", program, EXTRAS, *arguments], tmp_path, **found)
+    assert (tmp_path / "p.json").is_file()
+
+
 def run_python(arguments: list[str | Path], folder: Path, **environment: str) -> None:
     run = subprocess.run(
         [sys.executable, *map(str, arguments)],

@@ -180,12 +180,13 @@ def _time_hugging_face(
     start = target.clock()
     for prompt in prompts:
         row = as_row(prompt, target.device)
-        out = target.model.generate(
-            row,
-            attention_mask=torch.ones_like(row),
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-        )
+        with target.plain_generation():
+            out = target.model.generate(
+                row,
+                attention_mask=torch.ones_like(row),
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+            )
         replies.append(out[0, len(prompt) :].tolist())
     seconds = target.clock() - start
     return sum(map(len, replies)) / seconds, replies

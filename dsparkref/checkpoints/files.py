@@ -149,7 +149,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         expected = "a file config.json"
         got = f"none in {folder}"
         raise problem("checkpoint", "be whole", expected, got) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise problem("config.json", "be JSON", "an object", error) from None
     if not isinstance(config, dict):
         raise problem("config.json", "be JSON", "an object", type(config).__name__)

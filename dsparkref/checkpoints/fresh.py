@@ -1,6 +1,7 @@
 """A drafter with random weights, shaped after its target."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -36,8 +37,9 @@ def new_drafter(
     """Return a drafter with random weights, shaped after the target.
 
     Taps default to three layers, evenly from the 2nd to the 3rd-last. The mask token
-    defaults to the tokenizer's. Weights are normal with standard deviation
-    1 / sqrt(inputs) in the backbone and 0.02 elsewhere.
+    defaults to the tokenizer's. A width that the target's family has no word for is
+    the usual one: 4 D inside the MLP, as many key as query heads. Weights are normal
+    with standard deviation 1 / sqrt(inputs) in the backbone and 0.02 elsewhere.
     """
     check_offers("target", target, "model", "check_layer_ids")
     check_known("head", head, HEADS)
@@ -49,6 +51,7 @@ def new_drafter(
     if mask_token_id is None:
         mask_token_id = _mask_token_id(target)
     heads = config.num_attention_heads
+    rotary = getattr(config, "rope_parameters", None) or {}
     spec = DrafterSpec(
         head=head,
         block_size=block_size,
@@ -57,14 +60,14 @@ def new_drafter(
         mask_token_id=mask_token_id,
         vocab_size=target.vocab_size,
         hidden_size=target.hidden_size,
-        intermediate_size=config.intermediate_size,
+        intermediate_size=_of(config, "intermediate_size", 4 * target.hidden_size),
         num_layers=num_layers,
         num_heads=heads,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=getattr(config, "head_dim", None) or target.hidden_size // heads,
-        rms_norm_eps=config.rms_norm_eps,
-        rope_theta=config.rope_parameters["rope_theta"],
-        max_position_embeddings=config.max_position_embeddings,
+        num_kv_heads=_of(config, "num_key_value_heads", heads),
+        head_dim=_of(config, "head_dim", target.hidden_size // heads),
+        rms_norm_eps=_of(config, "rms_norm_eps", 1e-6),
+        rope_theta=rotary.get("rope_theta", 1e4),
+        max_position_embeddings=_of(config, "max_position_embeddings", 32768),
         rank=rank if markov else 0,
         gru_size=gru_size if domino else 0,
         inner_size=inner_size if domino else 0,
@@ -76,6 +79,12 @@ def new_drafter(
     drafter = Drafter(spec, target.embedding, target.lm_head)
     _randomise(drafter, generator)
     return drafter.to(device=target.device, dtype=target.dtype)
+
+
+def _of(config: Any, name: str, default: Any) -> Any:
+    """Return what a target's config says; families differ in what they say."""
+    found = getattr(config, name, None)
+    return default if found is None else found
 
 
 def _as_tuple(layer_ids: Sequence[int]) -> tuple[int, ...]:

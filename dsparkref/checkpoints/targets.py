@@ -1,24 +1,27 @@
 """Load a target: any causal language model whose cache can be rolled back."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dsparkref.checkpoints.files import (
     Source,
     find_folder,
     read_config,
+    read_headers,
     resolve_dtype,
-    weight_files,
 )
 from dsparkref.decode.target import Target
-from dsparkref.shapes import problem
+from dsparkref.shapes import check_range, check_sequence, problem
 
 # where configs name the kinds of their layers
 LAYER_KEYS = ("layer_types", "layers_block_type", "block_types")
+# where they say how many layers there are
+DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 # families without attention, whose configs name no layers
 RECURRENT = ("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "recurrent_gemma")
 
@@ -42,10 +45,12 @@ def load_target(
     where = resolve_device(device)
     kind = auto_dtype(where) if dtype == "auto" else resolve_dtype(dtype)
     folder = find_folder(source)
-    check_rollback(read_config(folder))
-    weight_files(folder)
+    config, headers = read_config(folder), read_headers(folder)
+    check_rollback(config)
+    check_depth(config, headers)
     with quiet_transformers():
         try:
+            check_sizes(folder, headers)
             model, report = AutoModelForCausalLM.from_pretrained(
                 folder,
                 dtype=kind,
@@ -64,6 +69,35 @@ def load_target(
     return Target(model.to(where), tokenizer)
 
 
+def check_depth(config: dict[str, Any], headers: Mapping[str, Tensor]) -> None:
+    """Refuse more layers than the files hold tensors: they would be built one by one.
+
+    >>> check_depth({"num_hidden_layers": 10**9}, {"embed_tokens.weight": None})
+    Traceback (most recent call last):
+    ValueError: num_hidden_layers must be in range: expected an integer >= 1 and \
+<= 1, got 1000000000.
+    """
+    for name in DEPTH_KEYS:
+        if config.get(name) is not None:
+            check_range(name, config[name], 1, max(1, len(headers)), integer=True)
+
+
+def check_sizes(folder: Path, headers: Mapping[str, Tensor]) -> None:
+    """Refuse a config whose tensors are not the file's, before any memory is taken."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    with torch.device("meta"):
+        blank = AutoModelForCausalLM.from_config(config).state_dict()
+    for name, wanted in blank.items():
+        found = headers.get(name)  # renamed or packed tensors are the library's affair
+        if found is None or not found.is_floating_point():
+            continue
+        if found.shape != wanted.shape:
+            expected, got = list(wanted.shape), list(found.shape)
+            raise problem(name, "match the config by shape", expected, got)
+
+
 def check_rollback(config: dict[str, Any]) -> None:
     """Refuse layers from which rejected tokens cannot be taken back.
 
@@ -77,7 +111,11 @@ def check_rollback(config: dict[str, Any]) -> None:
 got linear_attention. Their state cannot be rolled back after a rejection.
     """
     config = config.get("text_config") or config
-    kinds = {kind for name in LAYER_KEYS for kind in config.get(name) or []}
+    kinds = set()
+    for name in LAYER_KEYS:
+        named = config.get(name) or []
+        check_sequence(name, named)
+        kinds |= set(map(str, named))
     window = config.get("sliding_window")
     if config.get("use_sliding_window") is False:
         window = None

@@ -6,7 +6,8 @@ the cache argument, and how tokens are taken back out of a cache.
 
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import DynamicCache
+from transformers import DynamicCache, GenerationConfig
 
 from dsparkref.draft.backbone import KeysValues
 from dsparkref.draft.context import flush_right
@@ -44,6 +45,10 @@ class Target:
 
     def __init__(self, model: Any, tokenizer: Any = None) -> None:
         check_offers("model", model, "config", "forward", "get_output_embeddings")
+        encodes = getattr(model.config, "is_encoder_decoder", False)
+        if encodes or not hasattr(model.get_output_embeddings(), "weight"):
+            rule, expected = "be a causal language model", "a decoder with an LM head"
+            raise problem("model", rule, expected, type(model).__name__)
         self.model = model.eval()
         self.tokenizer = tokenizer
 
@@ -64,8 +69,19 @@ class Target:
 
     @property
     def max_length(self) -> int | None:
-        """Tokens a context may have, prompt and reply together; None: no limit."""
-        return getattr(self.model.config, "max_position_embeddings", None)
+        """Tokens a context may have, prompt and reply together; None: no limit.
+
+        LongRoPE turns all positions by other angles once one of them lies past the
+        length it was first trained on, and what a cache holds by then is turned the
+        old way. What is drafted, or who shares the batch, would decide: the context
+        ends there.
+        """
+        limits = [getattr(self.model.config, "max_position_embeddings", None)]
+        rotary = getattr(self.model.config, "rope_parameters", None) or {}
+        for kind in (rotary, *rotary.values()):  # one for all layers, or one a kind
+            if isinstance(kind, dict) and kind.get("rope_type") == "longrope":
+                limits.append(kind.get("original_max_position_embeddings"))
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @cached_property
     def stop_token_ids(self) -> list[int]:
@@ -121,6 +137,22 @@ class Target:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, special tokens left out."""
         return self._with_tokenizer().decode(list(ids), skip_special_tokens=True)
+
+    @contextmanager
+    def plain_generation(self) -> Iterator[None]:
+        """Let the model's own ``generate`` see its stop tokens and nothing else.
+
+        A generation config may bring penalties, cuts and beams along. Whoever asks
+        ``generate`` for the model's law means the law without them.
+        """
+        given = self.model.generation_config
+        self.model.generation_config = GenerationConfig(
+            eos_token_id=given.eos_token_id, pad_token_id=given.pad_token_id
+        )
+        try:
+            yield
+        finally:
+            self.model.generation_config = given
 
     def check_layer_ids(self, layer_ids: Sequence[int]) -> None:
         """Refuse ids that name no usable layer.

@@ -19,6 +19,9 @@ CONFIDENCE_INPUTS = ("hidden", "hidden+head")
 # What a window of W positions hides: context more than W before the anchor (for all
 # slots alike); context W or more before the slot itself; and, last, block slots too.
 WINDOW_RULES = ("anchor", "slot", "slot, block too")
+# Of a block's drafts and of draft layers: far beyond any that was published (15 and 5),
+# and a config with a slip in it cannot ask for a list that fills the memory.
+MOST = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +135,12 @@ class DrafterSpec:
         ):  # fmt: skip
             check_flag(name, getattr(self, name))
         for name in (
-            "block_size", "vocab_size", "hidden_size", "intermediate_size",
-            "num_layers", "num_heads", "num_kv_heads", "head_dim",
-            "max_position_embeddings",
+            "vocab_size", "hidden_size", "intermediate_size",
+            "num_heads", "num_kv_heads", "head_dim", "max_position_embeddings",
         ):  # fmt: skip
             check_range(name, getattr(self, name), 1, integer=True)
+        for name in ("block_size", "num_layers"):
+            check_range(name, getattr(self, name), 1, MOST, integer=True)
         for name in ("rank", "gru_size", "inner_size", "window"):
             check_range(name, getattr(self, name), 0, integer=True)
         check_range("rope_theta", self.rope_theta, 0.0, open_low=True)

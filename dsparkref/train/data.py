@@ -254,7 +254,8 @@ def _sampled_replies(
     pad = target.tokenizer.pad_token_id
     padded = [[pad] * (width - len(ids)) + ids for ids in encoded]
     real = [[0] * (width - len(ids)) + [1] * len(ids) for ids in encoded]
-    with torch.random.fork_rng():  # generate reads the global stream
+    # generate reads the global stream
+    with torch.random.fork_rng(), target.plain_generation():
         torch.manual_seed(seeded(*seed).initial_seed())
         output = target.model.generate(
             torch.tensor(padded, device=target.device),

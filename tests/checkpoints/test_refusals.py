@@ -12,6 +12,7 @@ from tiny_models import GOLDEN, edited_copy, tiny_drafter, tiny_target
 
 from dsparkref import (
     FixedLength,
+    describe,
     load_drafter,
     load_pair,
     load_target,
@@ -292,7 +293,15 @@ MUTATIONS = [
     ({"head_dim": 8}, None, "must match the config by shape"),
     ({"num_hidden_layers": 3}, None, "missing: layers.2.*unexpected: none"),
     ({"num_hidden_layers": 1}, None, "missing: none; unexpected: layers.1"),
-    ({"num_hidden_layers": 10**12}, None, "num_hidden_layers must fit the file"),
+    ({"num_hidden_layers": 10**12}, None, "num_hidden_layers must be in range"),
+    ({"block_size": 10**12}, None, "block_size must be in range"),
+    ({"hidden_size": 10**12}, None, "config.json must have sizes that a tensor"),
+    ({"block_size": 7.0}, None, "block_size must be in range"),
+    (
+        {"rope_parameters": {"rope_type": None, "type": "yarn", "rope_theta": 1e6}},
+        None,
+        "rope_type must be the plain rotary",
+    ),
     ({"confidence_head_with_markov": False}, None, "confidence_head.proj.weight must"),
     ({"confidence_temperatures": 2}, None, "confidence_temperatures must be a list"),
     ({"rope_parameters": {"rope_theta": "1e6"}}, None, "rope_theta must be in range"),
@@ -316,6 +325,50 @@ def test_mutations_of_a_real_file(config, tensors, pattern, tmp_path, target):
     with pytest.raises((ValueError, error), match=pattern) as caught:
         load_drafter(folder, target)
     assert caught.match(VOICE)
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "block_size", "hidden_size"])
+@pytest.mark.parametrize(
+    "golden",
+    ["zlab_dflash", "domino", "modelopt_vanilla", "speculators_dspark"],
+)
+def test_sizes_past_all_reason_are_refused_at_once(golden, key, tmp_path):
+    """By the file's headers alone, in every layout; nothing as long is ever made."""
+
+    def grow(config):
+        for place in (config, *config.values()):
+            if isinstance(place, dict) and key in place:
+                place[key] = 10**12
+
+    folder = edited(tmp_path, golden, config=grow)
+    with pytest.raises(ValueError, match=VOICE):
+        describe(folder)
+
+
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn", "longrope", "llama3"])
+@pytest.mark.parametrize("name", ["rope_type", "type"])
+def test_scaled_rotations_are_refused_by_name(name, kind, tmp_path, target):
+    """Flat base and scaling beside it: the older spelling, and the newer."""
+
+    def scaled(config):
+        del config["rope_parameters"]
+        config["rope_theta"] = 1e6
+        config["rope_scaling"] = {name: kind, "factor": 4.0}
+
+    pattern = f"rope_type must be the plain rotary: expected 'default', got '{kind}'"
+    folder = edited(tmp_path, config=scaled)
+    refuse(ValueError, pattern, load_drafter, folder, target)
+
+
+@pytest.mark.parametrize("ids", [[1, 3, 5, 31], [1, 3, 5, -1], [1, 1, 5, 9]])
+def test_ids_of_a_reduced_vocabulary_are_tokens_each_once(ids, tmp_path):
+    """In our own layout, which stores them as they are; the others have two maps."""
+    target = tiny_target()
+    reduced = tiny_drafter(target, draft_vocab_size=4, owns_lm_head=True)
+    reduced.vocabulary.ids.copy_(torch.tensor(ids))
+    save_drafter(reduced, tmp_path / "d")
+    pattern = "vocabulary.ids must name tokens of the target: expected 0..30, each once"
+    refuse(ValueError, pattern, load_drafter, tmp_path / "d", target)
 
 
 def surplus_map(tensors):
@@ -410,6 +463,8 @@ def test_missing_and_broken_files(tmp_path, target):
     weights.write_bytes(whole)
     config.write_text(text[:-5])
     refuse(ValueError, "config.json must be JSON", load_drafter, folder, target)
+    config.write_text("[" * 200_000)
+    refuse(ValueError, "config.json must be JSON", load_drafter, folder, target)
     config.write_text("[]")
     refuse(ValueError, "config.json must be JSON", load_drafter, folder, target)
     config.unlink()
@@ -423,11 +478,37 @@ def test_missing_and_broken_files_of_a_target(tmp_path):
     weights = folder / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
-    refuse(ValueError, "target must load", load_target, folder)
+    refuse(ValueError, "weights must be readable", load_target, folder)
     weights.unlink()
     refuse(FileNotFoundError, "weights must be there", load_target, folder)
     (folder / "config.json").unlink()
     refuse(ValueError, "checkpoint must be whole", load_target, folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "pattern"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be in range"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be in range"),
+        ({"vocab_size": 10**9}, r"target must load: .* must match the config by shape"),
+        ({"intermediate_size": 10**9}, "target must load: .* must match the config"),
+        ({"hidden_size": 10**12}, "target must load"),
+        ({"layer_types": 7}, "layer_types must be a list"),
+    ],
+    ids=str,
+)
+def test_sizes_of_a_target_that_are_not_its_files(change, pattern, tmp_path):
+    """Refused by the headers, before memory for a single tensor is taken."""
+
+    def edit(config):
+        config.pop("layer_types", None)
+        config.update(change)
+
+    source = GOLDEN / "domino" / "target"
+    folder = edited_copy(source, tmp_path / "target", config=edit)
+    with pytest.raises((ValueError, TypeError), match=pattern) as caught:
+        load_target(folder)
+    assert caught.match(VOICE)
 
 
 # --- sources ---------------------------------------------------------------------

@@ -23,6 +23,13 @@ def logits_of(target: Target, ids: torch.Tensor) -> torch.Tensor:
         return target.model(ids, use_cache=False).logits
 
 
+def test_a_model_that_predicts_no_next_token_is_refused():
+    body = tiny_target().model.base_model
+    pattern = "model must be a causal language model: .* LM head, got Qwen3Model"
+    with pytest.raises(ValueError, match=pattern):
+        Target(body)
+
+
 @pytest.mark.parametrize("kept", range(9))
 @MODELS
 def test_commit_keeps_exactly_n(changes, kept):

@@ -20,6 +20,7 @@ from dsparkref import (
     decode_cycles,
     generate,
     generate_batch,
+    new_drafter,
 )
 from dsparkref.draft.backbone import rotary
 
@@ -53,6 +54,48 @@ def test_heads_whose_width_is_not_hidden_over_heads(head):
     drafter = tiny_drafter(target, head)
     reply = generate(target, drafter, PROMPT, max_new_tokens=24)
     assert reply.tokens == greedy_reply(target, PROMPT, 24)
+
+
+SCALED = {
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 4.0},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
+    "llama3": {
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+    "longrope": {
+        "factor": 4.0,
+        "original_max_position_embeddings": 20,
+        "short_factor": [1.0, 1.0, 1.0, 1.0],
+        "long_factor": [1.0, 2.0, 4.0, 8.0],
+    },
+}
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_targets_with_scaled_rotations(kind):
+    """A position is turned alike whatever was drafted and whoever shares the batch.
+
+    LongRoPE is the kind that does not keep this past its first length: there the
+    context ends, at 20 tokens; the others' ends at 32.
+    """
+    parameters = {"rope_type": kind, "rope_theta": 1e4} | SCALED[kind]
+    target = tiny_target(rope_parameters=parameters, max_position_embeddings=32)
+    limit = 20 if kind == "longrope" else 32
+    assert target.max_length == limit
+    expected = greedy_reply(target, PROMPT, limit - len(PROMPT))
+    options = {"max_new_tokens": 100}
+    for right in (99, (0, 2, 1)):
+        drafter = ScriptedDrafter(PROMPT + expected, right, block_size=7)
+        assert generate(target, drafter, PROMPT, **options).tokens == expected
+    longer = random_ids(limit - 2).tolist()
+    drafter = tiny_drafter(target)
+    alone, beside = generate_batch(target, drafter, [PROMPT, longer], **options)
+    assert alone.tokens == expected
+    assert len(beside.tokens) == 2
 
 
 # --- positions past the end ----------------------------------------------------------
@@ -93,7 +136,7 @@ def test_no_two_positions_are_turned_alike():
 
 def with_learned_positions(size):
     """A GPT-2: a position past its table is an error, not another angle."""
-    sizes = {"n_embd": 24, "n_layer": 2, "n_head": 4, "initializer_range": 0.4}
+    sizes = {"n_embd": 24, "n_layer": 4, "n_head": 4, "initializer_range": 0.4}
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = GPT2Config(
@@ -116,6 +159,16 @@ def positions_read(target):
 
     table.register_forward_pre_hook(note, with_kwargs=True)
     return found
+
+
+def test_a_drafter_shaped_after_a_target_of_few_words():
+    """B13: GPT-2's config has no MLP width, no key-value heads and no rotary base."""
+    target = with_learned_positions(40)
+    assert target.num_layers == 4
+    drafter = new_drafter(target, mask_token_id=30, block_size=3, generator=0)
+    assert (drafter.spec.intermediate_size, drafter.spec.num_kv_heads) == (96, 4)
+    reply = generate(target, drafter, PROMPT, max_new_tokens=12)
+    assert reply.tokens == greedy_reply(target, PROMPT, 12)
 
 
 TARGETS = {

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsparkref import supervised_positions
-from dsparkref.train import corpus
+from dsparkref.train import corpus, data
 from dsparkref.train.data import (
     BatchOrder,
     collate,
@@ -129,6 +129,23 @@ def test_an_interrupted_regeneration_ends_with_the_same_file(target, tmp_path):
         cut.write_bytes(b"".join(lines[:whole_lines]) + broken[: len(broken) // 2])
         assert regenerate(target, prompts, cut, **options) == rows
         assert cut.read_bytes() == content
+
+
+def test_regeneration_asks_for_the_law_and_not_for_the_models_habits(
+    tokenizer, monkeypatch
+):
+    """A15: what a generation config brings along would bend the law that is learnt."""
+    monkeypatch.setattr(data, "_until_stop", lambda target, ids: str(ids))
+    options = {"prompts": ["Hello", "I start yoga"], "max_new_tokens": 24}
+    drawn = []
+    for habits in ({}, {"repetition_penalty": 1.8, "no_repeat_ngram_size": 1}):
+        target = random_target(tokenizer)
+        config = target.model.generation_config
+        for name, value in habits.items():
+            setattr(config, name, value)
+        drawn.append(data._sampled_replies(target, **options, seed=(0, 0)))
+        assert target.model.generation_config is config
+    assert drawn[0] == drawn[1]
 
 
 def test_regeneration_leaves_the_global_stream_alone(target, tmp_path):

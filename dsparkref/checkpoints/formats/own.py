@@ -2,12 +2,16 @@
 
 from dataclasses import MISSING, asdict, fields
 
+import torch
+from torch import Tensor
+
 from dsparkref.checkpoints.formats.layout import Layout
 from dsparkref.checkpoints.formats.reading import Config, Keys, Tensors
 from dsparkref.draft.spec import HEADS, DrafterSpec
 from dsparkref.shapes import problem
 
 NOTES = ("layout", "dtype")
+IDS = "vocabulary.ids"
 
 
 def read(config: Config, tensors: Tensors) -> DrafterSpec:
@@ -30,9 +34,24 @@ def read(config: Config, tensors: Tensors) -> DrafterSpec:
     return DrafterSpec(**given)
 
 
+def convert(tensors: dict[str, Tensor], spec: DrafterSpec) -> dict[str, Tensor]:
+    """Check that a reduced vocabulary names tokens of the target, each once."""
+    ids = tensors.get(IDS)
+    if ids is None or ids.is_meta:
+        return tensors
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise problem(IDS, "hold ids", "integers", ids.dtype)
+    inside = ((ids >= 0) & (ids < spec.vocab_size)).all()
+    if not inside or ids.unique().numel() != ids.numel():
+        expected = f"0..{spec.vocab_size - 1}, each once"
+        got = "an id outside, or one twice"
+        raise problem(IDS, "name tokens of the target", expected, got)
+    return tensors
+
+
 def write(spec: DrafterSpec) -> Config:
     """Return the spec's fields, and the layout's name."""
     return {"layout": "dsparkref", **asdict(spec)}
 
 
-OWN = Layout("dsparkref", read, {head: {} for head in HEADS}, write)
+OWN = Layout("dsparkref", read, {head: {} for head in HEADS}, write, convert=convert)

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dsparkref.draft.spec import MOST
 from dsparkref.shapes import check_known, check_range, problem
 
 Config = dict[str, Any]
@@ -116,9 +117,10 @@ def rope_theta(keys: Keys) -> float:
         kinds = [value for value in nested.values() if isinstance(value, dict)]
         places += kinds or [nested]
     for place in places[len(keys.places) :]:
-        kind = place.get("rope_type", place.get("type"))
-        if kind not in (None, "default"):
-            raise problem("rope_type", "be the plain rotary", "'default'", repr(kind))
+        for kind in (place.get("rope_type"), place.get("type")):  # the older name
+            if kind not in (None, "default"):
+                rule, expected = "be the plain rotary", "'default'"
+                raise problem("rope_type", rule, expected, repr(kind))
     Keys(*places).refuse_unless("partial_rotary_factor", 1.0)
     found = [p["rope_theta"] for p in places if p.get("rope_theta") is not None]
     for value in found:
@@ -135,11 +137,13 @@ def read_backbone(keys: Keys, tensors: Tensors) -> dict[str, Any]:
     keys.refuse_unless("attention_sink_bias", False)
     heads, hidden = keys.integer("num_attention_heads"), keys.integer("hidden_size")
     check_range("num_attention_heads", heads, 1, integer=True)
+    layers = keys.integer("num_hidden_layers")
+    check_range("num_hidden_layers", layers, 1, MOST, integer=True)
     return {
         "vocab_size": keys.integer("vocab_size"),
         "hidden_size": hidden,
         "intermediate_size": keys.integer("intermediate_size"),
-        "num_layers": keys.integer("num_hidden_layers"),
+        "num_layers": layers,
         "num_target_layers": keys.get("num_target_layers"),
         "num_heads": heads,
         "num_kv_heads": keys.integer("num_key_value_heads", heads),
