@@ -170,6 +170,24 @@ def test_evaluate_takes_chosen_drafters(run, tmp_path):
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "numbers.json").read_text())
     assert list(report["decoding"]) == ["autoregressive", "markov", "dflash"]
+    assert any("chat below math" in goal["claim"] for goal in report["goals"])
+    for quality in report["target"].values():  # three tokens are no whole reply
+        assert (quality["accuracy"], quality["cut"]) == (None, 1)
+    assert "cut, not judged" in result.output
+
+
+@pytest.mark.parametrize("whose", ["target", "drafter"])
+def test_goals_are_those_of_the_shipped_pair_alone(run, data, tmp_path, whose):
+    """The same weights, as a reader's own folders."""
+    options = ("--prompts", "1", "--max-new-tokens", "3", "--json", "numbers.json")
+    own = {
+        "target": ("--target", str(data / "tiny" / "target"), "--drafters", "dflash"),
+        "drafter": ("--drafters", f"dflash,{data / 'tiny' / 'drafters' / 'rnn'}"),
+    }
+    result = run("evaluate", *own[whose], *options)
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "numbers.json").read_text())["goals"] == []
+    assert "goals" not in result.output and "wanted" not in result.output
 
 
 @pytest.mark.parametrize("source", ["tiny", "rnn", "folders"])

@@ -51,8 +51,10 @@ class EvalPrompt:
 class TargetQuality:
     """How good the target is on one domain."""
 
-    # share of greedy replies that are right, in [0, 1]
-    accuracy: float
+    # share of the whole greedy replies that are right, in [0, 1]; None: none is whole
+    accuracy: float | None
+    # greedy replies cut off by the cap: their ends were not seen, nor are they judged
+    cut: int
     # exp(nats per token) of held-out replies, >= 1
     perplexity: float
 
@@ -245,7 +247,8 @@ def evaluate_target(
 ) -> TargetQuality:
     """Return how often greedy replies are right, and how well held-out ones fit.
 
-    ``answer_is_right(check, domain, reply)`` decides; the corpus has one.
+    ``answer_is_right(check, domain, reply)`` decides; the corpus has one. A reply that
+    ``max_new_tokens`` cuts off is counted, and not judged.
     """
     decoded = evaluate_drafter(
         target,
@@ -257,8 +260,11 @@ def evaluate_target(
     right = [
         answer_is_right(example.check, domain, target.decode(reply.tokens))
         for example, reply in zip(examples, decoded.replies, strict=True)
+        if reply.finish_reason == "stop"
     ]
-    return TargetQuality(sum(right) / len(right), perplexity(target, examples))
+    accuracy = sum(right) / len(right) if right else None
+    cut = len(examples) - len(right)
+    return TargetQuality(accuracy, cut, perplexity(target, examples))
 
 
 @torch.no_grad()

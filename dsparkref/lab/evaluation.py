@@ -31,13 +31,18 @@ def run_evaluation(
     json_file: Path | None = None,
     figure_file: Path | None = None,
 ) -> Report:
-    """Evaluate a target with its drafters; None takes all that tiny has."""
+    """Evaluate a target with its drafters; None takes all that tiny has.
+
+    What is claimed of the shipped tiny pair is held against no other.
+    """
     check_file("json", json_file)
     check_file("figure", figure_file, FIGURES)
     check_sampling(temperature, seed)
     target = load_target(target_source)
     names = tiny_drafters() if drafter_names is None else drafter_names
-    drafters = {name: load_drafter(drafter_source(name), target) for name in names}
+    sources = {name: drafter_source(name) for name in names}
+    drafters = {name: load_drafter(place, target) for name, place in sources.items()}
+    ours = [target_source, *sources.values()]
     folder = files.data_folder() / "eval"
     prompts = {
         domain: read_prompts(folder / f"{domain}.jsonl", target, num_prompts)
@@ -53,6 +58,7 @@ def run_evaluation(
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             seed=seed,
+            shipped=all(map(is_shipped, ours)),
             progress=status.update,
         )
     for table in report_tables(report):
@@ -132,6 +138,15 @@ def tiny_drafters() -> list[str]:
         return bool(long_block), rank.get(head, len(HEADS))
 
     return sorted(names, key=order)
+
+
+def is_shipped(source: str) -> bool:
+    """Whether a source is a part of the tiny pair.
+
+    >>> is_shipped("tiny"), is_shipped("tiny/rnn"), is_shipped("tiny-of-mine/rnn")
+    (True, True, False)
+    """
+    return source.partition("/")[0] == "tiny"
 
 
 def drafter_source(name: str) -> str:

@@ -96,15 +96,22 @@ def report_tables(report: Report) -> Iterator[Group]:
     if report["memory"]:
         yield _memory_table(report["memory"])
         yield _places_table(report["memory"])
-    yield _goals_table(report["goals"])
+    if report["goals"]:
+        yield _goals_table(report["goals"])
 
 
 def _target_table(report: Report) -> Group:
     rows = [
-        [domain, percent(found["accuracy"]), number(found["perplexity"])]
+        [
+            domain,
+            percent(found["accuracy"]),
+            str(found["cut"]),
+            number(found["perplexity"]),
+        ]
         for domain, found in report["target"].items()
     ]
-    columns = ["domain", "greedy replies right", "held-out perplexity"]
+    columns = ["domain", "greedy replies right", "cut, not judged"]
+    columns += ["held-out perplexity"]
     title = f"target; prompts: {report['settings']['prompt_style']}"
     return make_table(title, columns, rows)
 

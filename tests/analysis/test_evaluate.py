@@ -170,22 +170,36 @@ class Words:
         return " ".join(map(str, ids))
 
 
-def test_accuracy_is_the_share_of_greedy_replies_that_pass(target):
+def is_right(check, domain, reply):
+    return domain == "math" and check["want"] == reply
+
+
+def judged(target, max_new_tokens, wrong=()):
+    """Every greedy reply is what its check wants, but for those by index."""
     greedy = evaluated(target, None, temperature=0.0).replies
     texts = [" ".join(map(str, reply.tokens)) for reply in greedy]
     examples = [
-        example(prompt, [1], want=text if number != 2 else "nothing")
+        example(prompt, [1], want="nothing" if number in wrong else text)
         for number, (prompt, text) in enumerate(zip(PROMPTS, texts, strict=True))
     ]
-    target.tokenizer = Words()
+    return examples, evaluate_target(
+        target, "math", examples, is_right, max_new_tokens=max_new_tokens
+    )
 
-    def is_right(check, domain, reply):
-        return domain == "math" and check["want"] == reply
 
-    found = evaluate_target(target, "math", examples, is_right, max_new_tokens=12)
-    assert found.accuracy == 0.75
+def test_accuracy_is_the_share_of_whole_greedy_replies_that_pass():
+    target = tiny_target()
+    target.tokenizer, target.stop_token_ids = Words(), [17]  # replies 0, 1 and 2 stop
+    ends = [len(r.tokens) for r in evaluated(target, None, temperature=0.0).replies]
+    assert ends == [5, 2, 1, 12]
+    examples, found = judged(target, 12, wrong=[1])
+    assert (found.accuracy, found.cut) == (2 / 3, 1)  # the fourth is not judged
     assert found.perplexity == perplexity(target, examples)
-    target.tokenizer = None
+    _, found = judged(target, 2)
+    assert (found.accuracy, found.cut) == (1.0, 2)  # nor called wrong for a small cap
+    target.stop_token_ids = []
+    _, found = judged(target, 12)
+    assert (found.accuracy, found.cut) == (None, 4)
 
 
 def test_a_short_evaluation_file_is_refused(target, tmp_path):
