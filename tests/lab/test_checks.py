@@ -55,6 +55,8 @@ def test_each_mistake_earns_its_own_hint(exercise):
     assert len(exercise.mistakes) >= 2
     for hint, mistake in exercise.mistakes.items():
         assert exercise.check(mistake) == Feedback(WRONG, hint)
+        for result in (outcome(mistake, case) for case in exercise.cases):
+            assert "type-check" not in str(result)  # of our own annotations
 
 
 @pytest.mark.parametrize("exercise", ALL)
@@ -73,6 +75,63 @@ def test_the_reference_is_the_packages_own_and_can_be_read(exercise):
     source = exercise.reveal()
     assert f"def {exercise.reference.__name__}(" in repr(source)
     assert source._repr_markdown_().startswith("```python")
+
+
+def gated_by_a_student(head, state, prev_tokens, hidden):
+    looked_up = head.prev_embed(prev_tokens)
+    gate = torch.sigmoid(head.gate_proj(torch.cat([hidden, looked_up], dim=-1)))
+    return head.bias_proj(looked_up) * gate, state
+
+
+def throughputs_by_a_student(survival, steps_per_second):
+    best, tau, found = sorted(survival.flatten().tolist(), reverse=True), 0.0, []
+    for batch, chance in enumerate(best, start=1):
+        tau += chance
+        found.append(tau * steps_per_second(batch))
+    return found
+
+
+def share_by_a_student(survival, budget):
+    lengths = [0] * len(survival)
+    flat = survival.flatten()
+    for place in flat.argsort(descending=True, stable=True)[:budget].tolist():
+        lengths[place // survival.shape[1]] += int(flat[place] > 0)
+    return lengths
+
+
+def counted_by_a_student(accepted, verified, block_size):
+    shares = []
+    for k in range(block_size):
+        came = (accepted >= k) & (verified >= k)
+        shares.append((came & (accepted > k)).sum() / came.sum())
+    return torch.stack(shares)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "hint"),
+    [
+        ("suffix_decay", counted_by_a_student, "`verified >= k` lets one more in"),
+        ("markov_head", gated_by_a_student, "The gate comes after W_2 here"),
+        ("scheduler", throughputs_by_a_student, "count the drafts alone"),
+        ("scheduler", share_by_a_student, "row by row"),
+    ],
+)
+def test_a_mistake_written_another_way_earns_the_hint(name, answer, hint):
+    found = [e.check(answer) for e in MODULES[name].EXERCISES.values()]
+    assert any(hint in feedback.message for feedback in found), found
+
+
+def test_a_sort_that_is_not_stable_is_told_so():
+    """Where torch's happens to be, there is nothing to tell."""
+
+    def ranking(survival):
+        order = survival.T.flatten().argsort(descending=True)
+        chances = survival.T.flatten()[order]
+        return chances[chances > 0], order[chances > 0] % len(survival)
+
+    exercise = MODULES["scheduler"].EXERCISES["ranking"]
+    feedback = exercise.check(ranking)
+    assert feedback.status == CORRECT or "stable=True" in feedback.message, feedback
 
 
 @pytest.mark.parametrize(

@@ -35,38 +35,38 @@ def _step_case(head: Head, prev_tokens: list[int], hidden_size: int) -> tuple[An
 
 
 def _only_the_bias(
-    head: MarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
+    head: MarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
 ) -> Tensor:
     return MarkovHead.step(head, state, prev_tokens, hidden)[0]
 
 
 def _token_as_state(
-    head: MarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
+    head: MarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
 ) -> tuple[Tensor, Tensor]:
     return _only_the_bias(head, state, prev_tokens, hidden), prev_tokens
 
 
 def _tables_swapped(
-    head: MarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
-) -> tuple[Tensor, None]:
+    head: MarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
     return head.bias_proj.weight[prev_tokens] @ head.prev_embed.weight.T, state
 
 
 def _not_projected(
-    head: MarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
-) -> tuple[Tensor, None]:
+    head: MarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
     return head.prev_embed(prev_tokens), state
 
 
 def _whole_table(
-    head: MarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
-) -> tuple[Tensor, None]:
+    head: MarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
     return head.prev_embed.weight @ head.bias_proj.weight.T, state
 
 
 def _a_law(
-    head: MarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
-) -> tuple[Tensor, None]:
+    head: MarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
     return _only_the_bias(head, state, prev_tokens, hidden).softmax(dim=-1), state
 
 
@@ -109,66 +109,81 @@ def _gate(head: GatedMarkovHead, prev_tokens: Tensor, hidden: Tensor) -> Tensor:
 
 
 def _no_gate(
-    head: GatedMarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
-) -> tuple[Tensor, None]:
+    head: GatedMarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
     return head.bias_proj(head.prev_embed(prev_tokens)), state
 
 
 def _no_sigmoid(
-    head: GatedMarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
-) -> tuple[Tensor, None]:
+    head: GatedMarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
     gate = head.gate_proj(_gate_input(head, prev_tokens, hidden))
     return _gated(head, gate, prev_tokens), state
 
 
 def _tanh(
-    head: GatedMarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
-) -> tuple[Tensor, None]:
+    head: GatedMarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
     gate = head.gate_proj(_gate_input(head, prev_tokens, hidden)).tanh()
     return _gated(head, gate, prev_tokens), state
 
 
 def _input_turned_round(
-    head: GatedMarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
-) -> tuple[Tensor, None]:
+    head: GatedMarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
     joint = torch.cat([head.prev_embed(prev_tokens), hidden], dim=-1)
     return _gated(head, head.gate_proj(joint).sigmoid(), prev_tokens), state
 
 
 def _no_constant(
-    head: GatedMarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
-) -> tuple[Tensor, None]:
+    head: GatedMarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
     logits = _gate_input(head, prev_tokens, hidden) @ head.gate_proj.weight.T
     return _gated(head, logits.sigmoid(), prev_tokens), state
 
 
 def _gate_alone(
-    head: GatedMarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
-) -> tuple[Tensor, None]:
+    head: GatedMarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
     return head.bias_proj(_gate(head, prev_tokens, hidden)), state
 
 
 def _gated_not_projected(
-    head: GatedMarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
-) -> tuple[Tensor, None]:
+    head: GatedMarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
     return _gate(head, prev_tokens, hidden) * head.prev_embed(prev_tokens), state
 
 
+def _gate_on_the_bias(
+    head: GatedMarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
+    bias = head.bias_proj(head.prev_embed(prev_tokens))
+    return _gate(head, prev_tokens, hidden) * bias, state
+
+
+def _gate_of_the_bias(
+    head: GatedMarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
+    bias = head.bias_proj(head.prev_embed(prev_tokens))
+    gate = head.gate_proj(torch.cat([hidden, bias], dim=-1)).sigmoid()
+    return gate * bias, state
+
+
 def _softmax(
-    head: GatedMarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
-) -> tuple[Tensor, None]:
+    head: GatedMarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
     gate = head.gate_proj(_gate_input(head, prev_tokens, hidden)).softmax(dim=-1)
     return _gated(head, gate, prev_tokens), state
 
 
 def _shut_for_open(
-    head: GatedMarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
-) -> tuple[Tensor, None]:
+    head: GatedMarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, Any]:
     return _gated(head, 1 - _gate(head, prev_tokens, hidden), prev_tokens), state
 
 
 def _only_the_gated_bias(
-    head: GatedMarkovHead, state: None, prev_tokens: Tensor, hidden: Tensor
+    head: GatedMarkovHead, state: Any, prev_tokens: Tensor, hidden: Tensor
 ) -> Tensor:
     return _gated(head, _gate(head, prev_tokens, hidden), prev_tokens)
 
@@ -176,9 +191,10 @@ def _only_the_gated_bias(
 GATED = Exercise(
     name="gated_step",
     reference=GatedMarkovHead.step,
+    # V = r: only so does a gate meet the V pushes without an error, and can be told
     cases=[
-        _step_case(_with_random_weights(GatedMarkovHead(4, 2, 2), seed=2), [3], 2),
-        _step_case(_with_random_weights(GatedMarkovHead(5, 3, 2), seed=3), [0, 4], 2),
+        _step_case(_with_random_weights(GatedMarkovHead(2, 2, 2), seed=2), [1], 2),
+        _step_case(_with_random_weights(GatedMarkovHead(3, 3, 2), seed=3), [0, 2], 2),
     ],
     mistakes={
         "A step returns two things: the bias and the next state.": (
@@ -188,6 +204,10 @@ GATED = Exercise(
         "The gate is a number between 0 and 1; yours is the logit of it.": _no_sigmoid,
         "tanh runs from -1 to 1: this gate could turn a push round. Between shut and "
         "open lie 0 and 1.": _tanh,
+        "The gate comes after W_2 here, on the pushes. It weighs the r numbers of "
+        "W_1[x_{k-1}], and W_2 makes pushes of what is left.": _gate_on_the_bias,
+        "The gate is computed after W_2 here, from the pushes. It reads W_1[x_{k-1}] "
+        "beside h_k, and weighs it before W_2.": _gate_of_the_bias,
         "A softmax makes the directions share one opening. Each gate opens by itself: "
         "a sigmoid.": _softmax,
         "These are the r numbers after the gate. W_2 has yet to make V pushes of "

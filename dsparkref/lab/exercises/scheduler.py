@@ -43,6 +43,13 @@ def _no_token_of_its_own(survival: Tensor, sps: StepsPerSecond) -> Tensor:
     return _theta(_sorted(survival), 0.0, _sizes(survival, len(survival)), sps)
 
 
+def _drafts_alone(survival: Tensor, sps: StepsPerSecond) -> Tensor:
+    """Both begin at 0, and the first entry is that of one draft."""
+    gains = _sorted(survival)
+    rates = [sps(b) for b in range(1, len(gains) + 1)]
+    return gains.cumsum(0) * torch.tensor(rates, dtype=torch.float64)
+
+
 def _anchors_are_free(survival: Tensor, sps: StepsPerSecond) -> Tensor:
     """It raises: 0 tokens are not in the table."""
     sizes = _sizes(survival, 0)
@@ -86,6 +93,10 @@ THROUGHPUTS = Exercise(
         ),
         "The last entry is missing: with n drafts there are n + 1 sizes, from none to "
         "all.": _without_the_end,
+        "tau and B count the drafts alone, from the first one on. The R anchors are "
+        "in B, R tokens of the target's own in tau, and no draft is a choice, too.": (
+            _drafts_alone
+        ),
         "tau begins at 0 here. Every request gets one token of the target's own, "
         "whatever becomes of its drafts.": _no_token_of_its_own,
         "A step of 0 tokens? The anchors are computed as well, one token for each "
@@ -154,11 +165,46 @@ def _flat_sort(survival: Tensor) -> tuple[Tensor, Tensor]:
     return _in_order(survival, sorted(pairs, key=lambda p: -survival[p].item()))
 
 
+def _sort_by_position(survival: Tensor) -> tuple[Tensor, Tensor]:
+    chances, order = survival.T.flatten().sort(descending=True)
+    return chances[chances > 0], order[chances > 0] % len(survival)
+
+
+def _sort_by_request(survival: Tensor) -> tuple[Tensor, Tensor]:
+    chances, order = survival.flatten().sort(descending=True)
+    return chances[chances > 0], order[chances > 0] // survival.shape[1]
+
+
+def _sort_with_zeros(survival: Tensor) -> tuple[Tensor, Tensor]:
+    chances, order = survival.flatten().sort(descending=True)
+    return chances, order // survival.shape[1]
+
+
+# up to 16 numbers, torch's sort leaves ties in order though nobody asked
+MANY_TIES = torch.full((4, 6), 0.5)
+RANKING_CASES = [(TIES,), (TWO,), (torch.tensor([[0.5, 0.0], [0.5, 0.5]]),)]
+RANKING_CASES += [(MANY_TIES,)]
+UNSTABLE = {
+    "Right by chance on a small table: torch.sort and argsort leave ties in any order "
+    "unless they are told `stable=True`.": _sort_by_position,
+    "Two things about ties: the lower *position* comes before the lower request, and "
+    "torch.sort keeps an order of ties only with `stable=True`.": _sort_by_request,
+    "Nearly. Drafts of survival 0 stay out; at equal survival the lower position comes "
+    "first; and torch.sort keeps ties in order only with `stable=True`.": (
+        _sort_with_zeros
+    ),
+}
+# Some machines' sort is stable unasked. There the first is right, the others have
+# their hints below.
+if _sort_by_position(MANY_TIES)[1].tolist() == rank_drafts(MANY_TIES)[1].tolist():
+    UNSTABLE = {}
+
 RANKING = Exercise(
     name="ranking",
     reference=rank_drafts,
-    cases=[(TIES,), (TWO,), (torch.tensor([[0.5, 0.0], [0.5, 0.5]]),)],
+    cases=RANKING_CASES,
     mistakes={
+        **UNSTABLE,
         "Drafts of survival 0 are in the ranking. They can never stand: leave them "
         "out.": _zeros_stay,
         "Nearly. Drafts of survival 0 stay out, and at equal survival the lower "
@@ -205,6 +251,13 @@ def _anchors_count(survival: Tensor, budget: int) -> Tensor:
     return fill_budget(survival, max(0, budget - len(survival)))
 
 
+def _ties_by_row(survival: Tensor, budget: int) -> Tensor:
+    taken = sorted(_pairs(survival), key=lambda p: -survival[p].item())[:budget]
+    return torch.tensor(
+        [sum(r == row for r, _ in taken) for row in range(len(survival))]
+    )
+
+
 def _as_good_as_the_last(survival: Tensor, budget: int) -> Tensor:
     last = survival.flatten().sort(descending=True).values[budget - 1]
     return (survival >= last).sum(dim=1)
@@ -230,6 +283,10 @@ SHARE_OUT = Exercise(
         "one; the survival decides.": _in_turn,
         "The budget counts drafts alone; the anchors have their places already.": (
             _anchors_count
+        ),
+        "At equal survival yours goes through the table row by row: one request gets "
+        "all its drafts before the next gets any. The lower position comes first.": (
+            _ties_by_row
         ),
         "Every draft as good as the last one goes in: at a tie that is more than the "
         "budget.": _as_good_as_the_last,

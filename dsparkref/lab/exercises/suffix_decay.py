@@ -79,6 +79,12 @@ def _unasked_is_refused(accepted: Tensor, verified: Tensor, block_size: int) -> 
     return _share(accepted[:, None] > k, accepted[:, None] >= k)
 
 
+def _asked_is_enough(accepted: Tensor, verified: Tensor, block_size: int) -> Tensor:
+    """Asked about draft k as `verified >= k`, and whatever became of those before."""
+    k = torch.arange(block_size)
+    return _share(accepted[:, None] > k, verified[:, None] >= k)
+
+
 def _kept_at_least_k(accepted: Tensor, verified: Tensor, block_size: int) -> Tensor:
     k = torch.arange(block_size)
     reached = (accepted[:, None] >= k) & (verified[:, None] > k)
@@ -114,7 +120,12 @@ CONDITIONAL = Exercise(
         "The denominator holds every cycle that was asked about k, also those that "
         "had already lost an earlier draft: this is prefix survival.": prefix_survival,
         "A cycle that was never asked about draft k counts as one that refused it: "
-        "look at `verified` as well.": _unasked_is_refused,
+        "look at `verified` as well. Asked about draft k (counted from 0) means more "
+        "than k verified; `verified >= k` lets one more in.": _unasked_is_refused,
+        "Off by one, and too many cycles: asked about draft k (counted from 0) means "
+        "`verified > k`, and those that lost an earlier draft stay out.": (
+            _asked_is_enough
+        ),
         "Off by one: keeping draft k (counted from 0) takes at least k + 1 accepted "
         "drafts.": _kept_at_least_k,
         "Off by one: positions count from 0 here, so the first draft is k = 0.": (
