@@ -18,10 +18,16 @@ from dsparkref.analysis.evaluate import EvalPrompt, evaluate_drafter, read_promp
 from dsparkref.analysis.memory import block_acceptance
 from dsparkref.checkpoints import files
 from dsparkref.checkpoints.hub import held_copy
-from dsparkref.checkpoints.io import QWEN3_4B_DRAFTERS, Pair, load_drafter
+from dsparkref.checkpoints.io import (
+    QWEN3_4B_DRAFTERS,
+    Pair,
+    load_drafter,
+    load_pair,
+)
 from dsparkref.decode.request import Prompt
 from dsparkref.decode.target import Target
 from dsparkref.draft.drafter import Drafter
+from dsparkref.draft.heads import MarkovHead
 from dsparkref.draft.spec import HEADS
 from dsparkref.lab.terminal import token_text
 from dsparkref.records import Proposal, Verdict
@@ -66,6 +72,15 @@ def sibling_drafters(pair: Pair) -> dict[str, Drafter]:
     else:
         others = {}
     return drafters_here(pair.target, others, own) or own
+
+
+def with_tables(pair: Pair) -> Pair:
+    """Return the pair, or the tiny one in place of a drafter without Markov tables."""
+    if isinstance(pair.drafter.head, MarkovHead):
+        return pair
+    own = pair.drafter.head_type
+    print(f"{own}: no Markov table in this drafter; the tiny pair stands in.")
+    return load_pair("tiny", "markov")
 
 
 def drafters_here(

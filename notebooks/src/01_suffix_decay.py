@@ -13,7 +13,7 @@
 #
 # - follow one cycle of speculative decoding, draft by draft;
 # - compute by hand how often a draft is kept, and say why no training removes suffix
-#   decay from a parallel drafter;
+#   decay (each draft is kept less often than the one before) from a parallel drafter;
 # - tell conditional acceptance from prefix survival, and spot a wrong denominator.
 
 # %% tags=["nbval-ignore-output"]
@@ -28,12 +28,15 @@ print(versions())
 # %% [markdown]
 # ## One cycle in ten lines
 #
-# A language model writes one token per pass. Speculative decoding guesses ahead: a
-# small *drafter* proposes K tokens, the *target* reads them all in **one** pass, and a
-# *verifier* keeps a prefix of them and adds one token of the target's own. The token
-# that the block starts from is the *anchor*; it is already decided.
+# A language model writes one token per *pass*, one run through all its layers.
+# Speculative decoding guesses ahead: a small *drafter* proposes K tokens (a *block*),
+# the *target* (the model whose text we want) reads them all in **one** pass, and a
+# *verifier* keeps a prefix of them, the first few, and adds one token of the target's
+# own. The token that the block starts from is the *anchor*; it is already decided.
 #
-# The drafter here is a DFlash: it fills all K slots at once, in parallel.
+# The drafter here is a DFlash: it fills all K places (*slots*) at once, in parallel.
+# Below, `prefill` reads the prompt, and *logits* are scores, probabilities after a
+# softmax.
 
 # %%
 import torch
@@ -68,9 +71,10 @@ print(course.cycle_table(target, anchor, draft, p_target, uniforms, verdict))
 #
 # ## Acceptance is overlap
 #
+# Call the probabilities of the next token a *law*: p the target's, q the drafter's.
 # Average the keep-or-reject rule over the draft's own law q and you get what the two
 # laws share: the sum of min(p, q) over the vocabulary. That is 1 minus the total
-# variation distance.
+# variation distance (TV), half the sum of |p - q|.
 #
 # **Paper** Eq. 8 calls it c\*. Notebook 02 proves it, and proves that the output keeps
 # the target's law. Here we only use it.
@@ -115,12 +119,14 @@ assert kept[0] == 1 and kept[1] == 0.5
 show(figures.pairs_picture(world, laws, parallel))
 
 # %% [markdown]
-# Every marginal is right, and still half of the pairs are "of problem" or "no course".
+# Every marginal (the law of one slot by itself) is right, and still half of the pairs
+# are "of problem" or "no course".
 #
-# **Why** A product of right marginals is not the joint law. What slot 2 should say
-# depends on which token was drawn in slot 1, and that was decided by a coin which
-# slot 2 never sees. Larger networks, more data, longer training: none of them shows the
-# coin to slot 2. One token of memory does.
+# **Why** A product of right marginals is not the joint law, that of the pair. What slot
+# 2 should say depends on which token was drawn in slot 1, and that was decided by a
+# coin which slot 2 never sees. Larger networks, more data, longer training: none of
+# them shows the coin to slot 2. One token of memory does: a look at the draft just
+# before.
 
 # %%
 markov = toy.best_drafter(laws, memory=1)
@@ -130,8 +136,8 @@ print(course.text_table({"parallel": kept.tolist(), "one back": repaired.tolist(
 
 # %% [markdown]
 # Is half the worst case? Move the share of "of", and change what "best" means. Cross
-# entropy makes a drafter mix the two modes by their weights. Total variation makes it
-# bet on the likelier one, since that maximises the overlap.
+# entropy makes a drafter mix the two modes (ways to go on) by their weights. Total
+# variation makes it bet on the likelier one, since that maximises the overlap.
 #
 # **Paper** DSpark weighs the loss 0.1 cross entropy to 0.9 total variation.
 
@@ -165,8 +171,9 @@ for share in shares:
 # ## Perfect drafters in random worlds
 #
 # The two-mode world was made to hurt. These twenty were not: six words, random laws,
-# each token depends on the two before it. In each, three *best possible* drafters:
-# one blind to its own drafts, one that sees the last draft, one that sees all.
+# each token depends on the two before it (*order* 2). In each, three *best possible*
+# drafters: one blind to its own drafts, one that sees the last draft, one that sees
+# all.
 
 # %%
 worlds = [toy.MarkovWorld.random(6, order=2, generator=seed) for seed in range(20)]
@@ -195,8 +202,9 @@ assert min(curves["every draft"]) > 1 - 1e-12
 # past is context. Each further position has one more unseen coin in its past, until the
 # drafter is left with the average law of the language.
 #
-# **Paper** Eq. 4 adds a bias to the parallel logits that may depend on the drafts
-# before. A bias that looks one token back (the Markov head) already repairs much.
+# **Paper** Eq. 4 adds a bias, one number per word, to the parallel logits, and it may
+# depend on the drafts before. The small part that computes it is a *head*; one that
+# looks one token back, the Markov head, already repairs much.
 #
 # ## Two curves with similar names
 #
@@ -245,12 +253,13 @@ assert ((right - exact).abs() <= 4 * error + 1e-12).all()
 show(figures.counting_picture(counts, "20,000 blocks, parallel drafter, one world"))
 
 # %% [markdown]
-# "Unasked = refused" turns a cautious scheduler into a bad drafter. The right count
-# agrees with the exact law within four standard errors; the last cell asserts it.
+# "Unasked = refused" makes the drafter look bad where the server is cautious. The right
+# count agrees with the exact law within four standard errors; the last cell asserts it.
 #
-# **Differs** Three quantities go by one name in released code: DeepSpec's evaluator
-# writes `accept_rate@k` for survival among the proposals that reach k, its training log
-# writes it for the mean of 1 - TV on given text. Ask which, before comparing.
+# **Differs** Three quantities go by one name in released code: the evaluator of
+# DeepSpec, the code that came with DSpark, writes `accept_rate@k` for survival among
+# the proposals that reach k, its training log writes it for the mean of 1 - TV on given
+# text. Ask which, before comparing.
 #
 # ## The trained drafter beside it
 #

@@ -28,8 +28,8 @@ print(versions())
 # ## One push per draft
 #
 # Notebook 01 left us with a coin that a parallel drafter cannot see: slot 1 draws "of"
-# or "no", and slot 2 has to fit. An autoregressive drafter would see everything, at the
-# price of one network pass per draft. Is there something in between?
+# or "no", and slot 2 has to fit. An autoregressive drafter (token by token) would see
+# everything, at the price of one network pass per draft. Is there something in between?
 #
 # **Paper** Eq. 4: keep the parallel logits U_k, all computed in one pass, and add a
 # *bias* B_k that may depend on the drafts before. Then draw, and go on to the next
@@ -108,11 +108,13 @@ for strength in strengths:
 # nothing, and one table has to serve both.
 #
 # **Differs** The code that came with the paper has a second form of the head which the
-# paper does not print. A *gate* reads the hidden state h_k and the token before, and
-# says for each of the r directions how far it counts, from 0 to 1:
+# paper does not print (*vanilla* is the first). A *gate* reads the hidden state h_k
+# (what the network has made of slot k) and the token before, and says for each of the r
+# directions how far it counts, from 0 to 1:
 #
 # $$B_k = W_2 \, (\sigma(W_{gate} [h_k ; W_1[x_{k-1}]] + b) \odot W_1[x_{k-1}])$$
 #
+# ($\sigma$ brings each number between 0 and 1, $\odot$ multiplies number by number.)
 # By hand, with two directions: "keep" is +1 in both, "pass" is -1 in both. Direction 1
 # pushes "left" on a plus (Britain), direction 2 pushes "right" on a plus (France). h_k
 # is one number, +1 in Britain and -1 in France, and the gate lets one direction pass.
@@ -174,15 +176,16 @@ compare_guess(guess, means["vanilla"])
 #
 # ## The trained table at work
 #
-# Back to the tiny pair. One block, drafted greedily: for each slot, the favourite of
-# the base logits alone, and the favourite once the push is added.
+# Back to the tiny pair. One block, drafted greedily (always the likeliest token): for
+# each slot, the favourite of the *base* logits, U_k alone, and the favourite once the
+# push is added.
 
 # %%
 from dsparkref import load_pair
 from dsparkref.decode.request import as_row
 from dsparkref.lab import course
 
-pair = load_pair(head="markov")
+pair = course.with_tables(load_pair(head="markov"))  # else tiny stands in
 target, drafter = pair.target, pair.drafter
 prompt = as_row(target.encode("I want to try chess. Can you help me?"), target.device)
 _, read = target.prefill(prompt, drafter.spec.target_layer_ids)
@@ -270,7 +273,8 @@ explore(table, figures.rank_curves_picture, {"rank": ranks}, start=(min(8, full)
 
 # %% [markdown]
 # Without its head this drafter is far worse than one that never had any. It was trained
-# *with* the head, and its backbone left to the table what the table can say.
+# *with* the head, and its backbone (all but the head) left to the table what the table
+# can say.
 #
 # **Why** does it matter? A correction head is no part that is bolted on. Backbone and
 # head divide the work, and you cannot judge one by taking away the other. For the same

@@ -35,8 +35,8 @@ print(versions())
 #
 # How much longer? That is measured: SPS(B), steps per second at B tokens. The table
 # below is this project's own, made by `python -m dsparkref profile` on two CPU threads.
-# (64 rows of one token take another time than one row of 64: the table keeps them
-# apart, and SPS(B) is asked for at a number of users.)
+# (A *row* is what one user brings; 64 rows of one token take another time than one row
+# of 64: the table keeps them apart, and SPS(B) is asked for at a number of users.)
 #
 # **Predict**: 64 users verify 7 drafts each, 8 tokens a row instead of 1. Which share
 # of the steps per second is left?
@@ -62,8 +62,8 @@ show(figures.speed_picture(profile, [1, 8, 64]))
 
 # %% [markdown]
 # Eight tokens are far from eight times the price, and for one user they are almost
-# free. Mind that this small model on a CPU is bound by overhead: a large one on a GPU
-# has other numbers, and the same questions.
+# free. Mind that this small model on a CPU is bound by overhead (what any step costs):
+# a large one on a GPU has other numbers, and the same questions.
 #
 # ## Algorithm 1, one draft at a time
 #
@@ -72,8 +72,8 @@ show(figures.speed_picture(profile, [1, 8, 64]))
 #
 # $$\Theta = \tau \cdot \mathrm{SPS}(B), \qquad \tau = R + \sum a_{r,j}$$
 #
-# Each of the R requests gets one token of the target's own. Draft j of request r adds
-# $a_{r,j}$, its survival (notebook 08). **Paper** Algorithm 1:
+# Each of the R requests (one of each user) gets one token of the target's own. Draft j
+# of request r adds $a_{r,j}$, its survival (notebook 08). **Paper** Algorithm 1:
 #
 # 1. Begin without drafts: B = R, tau = R.
 # 2. Rank all drafts of all requests by survival, the best first.
@@ -192,12 +192,14 @@ show(figures.crowd_picture(users, wanted, "mean over 40 crowds"))
 # ## Looking ahead bends the text
 #
 # So why stop at all, why not always search? Because of something subtle. The
-# confidence of draft 2 reads *draft 1*. A search that looks at draft 2 before it
-# decides on draft 1 lets draft 1 decide whether it is verified itself.
+# confidence of draft 2 (its chance to stand where draft 1 does) reads *draft 1*. A
+# search that looks at draft 2 before it decides on draft 1 lets draft 1 decide whether
+# it is verified itself.
 #
 # **Paper** Appendix A, one request, two drafts. The target says A with .7 and B with
 # .3, the drafter each with .5. The head gives $c_1 = .8$; then $c_2 = .9$ after A, and
-# 0 after B.
+# 0 after B. The verifier is rejection sampling: it keeps a draft with chance
+# min(1, p/q).
 
 # %%
 from dsparkref import PrefixScheduler, StepsPerSecond
@@ -280,9 +282,10 @@ assert all(abs(match - 0.7) < 1e-12 for _, match in shares.values())
 show(figures.law_picture(shares, 0.7))
 
 # %% [markdown]
-# The second colour is a trap. *Token match* always emits the target's own sample, so it
-# never shows the bias: a test of the scheduler must use rejection sampling. A dflash
-# drafter cannot show it either, since its confidence reads no draft.
+# The second colour is a trap. *Token match* (keep drafts while they equal what the
+# target samples) always emits the target's own sample, so it never shows the bent law:
+# a test of the scheduler must use rejection sampling. A dflash drafter cannot show it
+# either, since its confidence reads no draft.
 #
 # **Differs** Engines leave out the stop and look two steps back; DeepSpec, DeepSeek's
 # research code, has no scheduler.
@@ -306,8 +309,9 @@ show(figures.policies_picture(thetas, "made up: tiles of 8 tokens, 4 users, 200 
 
 # %% [markdown]
 # Late, and still nearly as good: how much a *crowd* wants changes little from step to
-# step. And exact, where the search is not. All of these are policies, and decoding
-# takes any of them: `generate(..., policy=LaggedPrefixScheduler(sps))`.
+# step. And exact, where the search is not. All of these are *policies*, rules for how
+# many drafts to verify, and decoding takes any of them:
+# `generate(..., policy=LaggedPrefixScheduler(sps))`.
 #
 # ## Build it once
 #
@@ -382,8 +386,8 @@ def share_out(survival, budget):
 EXERCISES["share_out"].check(share_out)
 
 # %% [markdown]
-# **Stretch.** The whole of Algorithm 1, with its stop. Mind the plateau and the
-# capacity.
+# **Stretch.** The whole of Algorithm 1, with its stop. Mind the plateau (Theta stays
+# as it was) and the capacity.
 
 
 # %% tags=["exercise"]
