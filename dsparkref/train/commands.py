@@ -1,11 +1,13 @@
 """``python -m dsparkref train target | drafter | tiny``."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dsparkref.checkpoints.files import restore_folder, write_json
+from dsparkref.checkpoints.files import find_folder, restore_folder, write_json
 from dsparkref.checkpoints.io import load_target
 from dsparkref.checkpoints.targets import resolve_device
 from dsparkref.draft.spec import HEADS
@@ -17,6 +19,7 @@ from dsparkref.train.tiny import (
     make_replies,
     make_target,
     make_tiny,
+    run_folder,
 )
 from dsparkref.train.trainer import processes
 
@@ -40,7 +43,8 @@ def target(
     """Train a small Qwen3 from scratch, tokenizer included."""
     _check(scale, seed)
     _refuse_existing(out)
-    target = make_target(out, scale=scale, seed=seed)
+    with _resumable(run_folder(out)):
+        target = make_target(out, scale=scale, seed=seed)
     processes(target.device).print(f"target written to {out}")
 
 
@@ -62,13 +66,12 @@ def drafter(
     check_range("block_size", block_size, 1, integer=True)
     _refuse_existing(out)
     state = processes(resolve_device("auto"))  # each process takes its own GPU
-    loaded = load_target(target, dtype="float32")
-    replies = make_replies(
-        loaded, out.with_name(f"{out.name}.replies.jsonl"), scale=scale, seed=seed
-    )
-    make_drafter(
-        loaded, replies, out, head=head, block_size=block_size, scale=scale, seed=seed
-    )
+    loaded = load_target(find_folder(target, "target"), dtype="float32")
+    replies_file = out.with_name(f"{out.name}.replies.jsonl")
+    options = {"scale": scale, "seed": seed}
+    with _resumable(replies_file, run_folder(out)):
+        replies = make_replies(loaded, replies_file, **options)
+        make_drafter(loaded, replies, out, head=head, block_size=block_size, **options)
     state.print(f"drafter written to {out}")
 
 
@@ -92,7 +95,8 @@ def tiny(
     work = work or Path("runs") / f"tiny-{scale}"
     if out is None and scale == "full":
         out = Path("data")
-    make_tiny(work, out, scale=scale, seed=seed)
+    with _resumable(work):
+        make_tiny(work, out, scale=scale, seed=seed)
     processes(resolve_device("auto")).print(f"tiny pair written to {out or work}")
 
 
@@ -113,8 +117,14 @@ def curves(
 
     An interrupted run goes on where it stopped.
     """
-    loaded = load_target(target, dtype="float32")
-    write_json(out, record_curves(loaded, work, study=scale, seed=seed))
+    _check(scale, seed)
+    if not out.absolute().parent.is_dir() or out.is_dir():
+        rule, expected = "be a file in a folder", "a file's name in an existing folder"
+        raise problem("out", rule, expected, out)
+    loaded = load_target(find_folder(target, "target"), dtype="float32")
+    with _resumable(work):
+        found = record_curves(loaded, work, study=scale, seed=seed)
+    write_json(out, found)
     typer.echo(f"curves written to {out}")
 
 
@@ -123,3 +133,19 @@ def _refuse_existing(folder: Path) -> None:
     if folder.exists():
         hint = "Choose another folder, or delete it first."
         raise problem("out", "be new", "a folder that is not there", folder, hint)
+
+
+@contextmanager
+def _resumable(*places: Path) -> Iterator[None]:
+    """Say after Ctrl-C what is saved, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        saved = [str(place) for place in places if place.exists()]
+        words = "Nothing is saved yet: the same command begins again."
+        if saved:
+            words = f"Saved in {' and '.join(saved)}: all up to the last checkpoint. "
+            words += "The same command goes on from there."
+        if processes(resolve_device("auto")).is_main_process:
+            typer.echo(f"\nstopped. {words}", err=True)
+        raise typer.Exit(130) from None  # what a shell calls stopped by Ctrl-C

@@ -94,7 +94,7 @@ def make_target(folder: Path, *, scale: str = "full", seed: int = 0) -> Target:
         target.model.to(resolve_device("auto"))
         state = processes(target.device)
         state.print(_learnt("target", samples, dropped))
-        run = _run_folder(folder)
+        run = run_folder(folder)
         config = _seeded_config(sizes.target, seed)
         history = train_target(target, samples, config, folder=run)
         if state.is_main_process:
@@ -160,7 +160,7 @@ def make_drafter(
         loss_decay=LOSS_DECAY.get(block_size, block_size / 2),
         base_curriculum=1.0 if head == "domino" else 0.0,
     )
-    run = _run_folder(folder)
+    run = run_folder(folder)
     config = _seeded_config(sizes.drafter, seed)
     history = train_drafter(
         target, drafter, samples, config, recipe, folder=run, teacher=teacher
@@ -179,11 +179,11 @@ def _is_made(folder: Path) -> bool:
     """Whether a stage is there, also after a run that died in its last moments."""
     restore_folder(folder)
     if folder.exists():
-        clear_checkpoint(_run_folder(folder))
+        clear_checkpoint(run_folder(folder))
     return folder.exists()
 
 
-def _run_folder(folder: Path) -> Path:
+def run_folder(folder: Path) -> Path:
     """Return where the checkpoints of a stage are kept while it is made."""
     return folder.with_name(f"{folder.name}.run")
 

@@ -17,9 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from dsparkref import load_drafter, load_target, save_drafter
+from dsparkref import cli, load_drafter, load_target, save_drafter
 from dsparkref.checkpoints.files import replaced_folder, restore_folder, write_text
+from dsparkref.train import commands
 from tests.tiny_models import tiny_drafter, tiny_target
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,6 +76,27 @@ def test_a_reader_finds_what_stood_between_two_renames(tmp_path):
     (tmp_path / "drafter").rename(tmp_path / ".drafter.old")
     assert load_drafter(tmp_path / "drafter", target).head_type == "markov"
     assert [path.name for path in tmp_path.iterdir()] == [".drafter.old"]
+
+
+@pytest.mark.parametrize(
+    "saved", [(), ("out.replies.jsonl",), ("out.replies.jsonl", "out.run")]
+)
+def test_ctrl_c_says_what_is_saved_and_how_to_go_on(saved, tmp_path, monkeypatch):
+    def stopped(*_, **__):
+        for name in saved:
+            (tmp_path / name).touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands, "load_target", lambda *_, **__: None)
+    monkeypatch.setattr(commands, "make_replies", stopped)
+    result = CliRunner().invoke(cli.app, ["train", "drafter", "--out", "out"])
+    assert result.exit_code == 130
+    (line,) = result.stderr.strip().splitlines()
+    goes_on = "The same command goes on" if saved else "the same command begins again"
+    assert line.startswith("stopped. ") and goes_on in line
+    assert all(name in line for name in saved)
+    assert ("out.run" in line) == ("out.run" in saved)
 
 
 # --- real runs, really killed --------------------------------------------------------
