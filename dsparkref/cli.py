@@ -1,10 +1,12 @@
 """The command line: ``python -m dsparkref COMMAND``.
 
-Bad input ends with one line, ``error: ...``, and exit code 1. A fault of our own
-keeps its traceback.
+Bad input ends with one line, ``error: ...``, that names the option, and exit code 2,
+as an unknown option does. A fault of our own keeps its traceback.
 """
 
 import importlib
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,9 +44,10 @@ class Commands(TyperGroup):
         except (ValueError, TypeError, OSError) as error:
             if not is_about_input(error):
                 raise
-            message = " ".join(str(error).split())
+            options = option_names(self.get_command(ctx, ctx.invoked_subcommand))
+            message = with_options(" ".join(str(error).split()), options)
             typer.echo(f"error: {message}", err=True)
-            raise typer.Exit(1) from None
+            raise typer.Exit(2) from None
 
 
 def is_about_input(error: Exception) -> bool:
@@ -60,6 +63,32 @@ def is_about_input(error: Exception) -> bool:
     return ours or isinstance(error, OSError)
 
 
+def option_names(command: Any) -> dict[str, str]:
+    """Return what the user types for each of a command's parameters, by its name."""
+    found = {}
+    for part in [command, *getattr(command, "commands", {}).values()]:
+        for parameter in part.params:
+            typed = parameter.opts[0]
+            if parameter.param_type_name == "argument":
+                typed = typed.upper()
+            found[parameter.name] = found[typed.lstrip("-").replace("-", "_")] = typed
+    return found
+
+
+def with_options(message: str, options: Mapping[str, str]) -> str:
+    """Return a message with what the user typed in place of our name for it.
+
+    >>> options = {"top_k": "--top-k", "pair": "--pair"}
+    >>> with_options("top_k must be at least 1: expected 1, got 0.", options)
+    '--top-k must be at least 1: expected 1, got 0.'
+    >>> with_options("pair's target must exist: expected a folder, got 'x'.", options)
+    "--pair's target must exist: expected a folder, got 'x'."
+    """
+    return re.sub(
+        r"^\w+(?=('s \w+)? must )", lambda name: options.get(name[0], name[0]), message
+    )
+
+
 app = typer.Typer(
     cls=Commands,
     help="Block-parallel speculative decoding, to read and to run.",
@@ -70,6 +99,9 @@ app = typer.Typer(
 
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 Seed = Annotated[int, typer.Option(help="Of the sampling.")]
+Head = Annotated[
+    str | None, typer.Option(help="Which drafter of tiny or qwen3-4b. [markov]")
+]
 
 
 @app.command()
@@ -100,7 +132,7 @@ def generate(
         str | None,
         typer.Option(help="tiny, qwen3-4b or TARGET,DRAFTER. [DSPARKREF_PAIR or tiny]"),
     ] = None,
-    head: Annotated[str, typer.Option(help="Which drafter of the pair.")] = "markov",
+    head: Head = None,
     max_new_tokens: Annotated[int, typer.Option(help="Cap.")] = 128,
     temperature: Temperature = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest.")] = None,
@@ -110,11 +142,13 @@ def generate(
 ) -> None:
     """Answer one prompt speculatively."""
     from dsparkref import generate as decode
-    from dsparkref import load_pair
+    from dsparkref.lab.evaluation import check_sampling
+    from dsparkref.lab.sources import open_pair
     from dsparkref.lab.terminal import show_cycles
 
+    check_sampling(temperature, seed, top_k, top_p)
     console = Console(highlight=False)
-    loaded = load_pair(pair, head)
+    loaded = open_pair(pair, head)
     target = loaded.target
     reply = decode(
         target,
@@ -171,7 +205,7 @@ def evaluate(
 ) -> None:
     """Measure the target, and every drafter by real decoding."""
     if lossless is not None:
-        if drafters or speed or figure:
+        if drafters is not None or speed or figure:
             got = "--drafters, --speed or --figure beside it"
             raise problem("lossless", "stand alone", "one source", got)
         from dsparkref.lab.lossless import run_lossless
@@ -187,7 +221,7 @@ def evaluate(
             json_file=json_file,
         )
         raise typer.Exit(0 if found.answer in ("pass", "tie") else 1)
-    names = drafters.split(",") if drafters else None
+    names = None if drafters is None else drafters.split(",")
     if speed:
         if figure is not None:
             rule = "be left out with --speed"
@@ -225,7 +259,7 @@ def calibrate(
         str | None,
         typer.Option(help="tiny, qwen3-4b or TARGET,DRAFTER. [DSPARKREF_PAIR or tiny]"),
     ] = None,
-    head: Annotated[str, typer.Option(help="Which drafter of the pair.")] = "markov",
+    head: Head = None,
     prompts: Annotated[int, typer.Option(min=2, help="Per domain.")] = 100,
     replies: Annotated[int, typer.Option(min=1, help="Recorded per prompt.")] = 1,
     thresholds: Annotated[
@@ -284,7 +318,7 @@ def profile(
         str | None,
         typer.Option(help="Random weights of a known size: qwen3-4b or smoke."),
     ] = None,
-    head: Annotated[str, typer.Option(help="Which drafter of the pair.")] = "markov",
+    head: Head = None,
     rows: Annotated[
         str | None,
         typer.Option(help="Requests, comma between them. [1; --random: up to 128]"),
@@ -301,13 +335,13 @@ def profile(
     """Measure T_draft, T_verify and SPS(B) of a pair on this machine."""
     from dsparkref.lab.profiling import run_profile, run_random_profile
 
-    options: dict[str, Any] = {"out": out, "head": head, "rows": rows}
-    options |= {"tokens": tokens, "context": context, "repeats": repeats}
+    options: dict[str, Any] = {"out": out, "rows": rows, "tokens": tokens}
+    options |= {"context": context, "repeats": repeats}
     console = Console(highlight=False)
     if random is None:
-        run_profile(console, pair=pair, **options)
+        run_profile(console, pair=pair, head=head, **options)
     elif pair is None:
-        run_random_profile(console, random, **options)
+        run_random_profile(console, random, head=head or "markov", **options)
     else:
         expected, got = "one of --pair and --random", "both"
         raise problem("profile", "be told one pair", expected, got)
@@ -326,7 +360,7 @@ def serve_sim(
         str | None,
         typer.Option(help="tiny, qwen3-4b or TARGET,DRAFTER. [DSPARKREF_PAIR or tiny]"),
     ] = None,
-    head: Annotated[str, typer.Option(help="Which drafter of the pair.")] = "markov",
+    head: Head = None,
     rate: Annotated[
         float, typer.Option(help="Arrivals per second; inf: all at once.")
     ] = float("inf"),
@@ -377,8 +411,12 @@ def serve_sim(
 
 @app.command()
 def inspect(
-    sources: Annotated[
-        list[str], typer.Argument(help="A folder or a Hub id; two: side by side.")
+    source: Annotated[
+        list[str],
+        typer.Argument(
+            help="A folder, a Hub id or one of tiny's (rnn, rnn-k15); two: side by "
+            "side. tiny and qwen3-4b say which they have."
+        ),
     ],
     layout: Annotated[
         str | None, typer.Option(help="Where the checkpoint leaves it open.")
@@ -387,7 +425,7 @@ def inspect(
     """Say what is in a drafter's checkpoint, from its config and headers alone."""
     from dsparkref.lab.inspection import run_inspect
 
-    if len(sources) > 2:
-        got = f"{len(sources)} sources"
+    if len(source) > 2:
+        got = f"{len(source)} sources"
         raise problem("sources", "fit side by side", "one or two", got)
-    run_inspect(Console(highlight=False), sources, layout=layout)
+    run_inspect(Console(highlight=False), source, layout=layout)

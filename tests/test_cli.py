@@ -272,8 +272,8 @@ def test_profile_of_random_weights_on_this_device(run, data, tmp_path, monkeypat
     shipped = replace(found, model="tiny, markov, K = 7")
     write_profile(shipped, path)
     refused = run("profile", *options)
-    assert refused.exit_code == 1
-    assert refused.stderr.startswith("error: out must be free to replace")
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("error: --out must be free to replace")
     assert read_profile(path) == shipped
     path.unlink()
 
@@ -312,75 +312,140 @@ def test_serve_sim_takes_a_table_that_profile_wrote(run, tmp_path, no_shape_chec
     device = read_profile(tmp_path / "p.json").device
     assert result.output.count(device) == 4
     short = run(*SERVE, "--head", "rnn-k15", "--table", "p.json")
-    assert short.stderr.startswith("error: table must know whole blocks")
+    assert short.stderr.startswith("error: --table must know whole blocks")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("generate", "Hi", "--temperature", "-1"), "temperature must be in range"),
-        (("generate", "Hi", "--head", "medusa"), "source must exist"),
-        (("generate", "Hi", "--pair", "no/such/pair"), "pair must name"),
-        (("generate", "Hi", "--top-p", "2"), "top_p must be in range"),
-        (("generate", "Hi", "--max-new-tokens", "-1"), "max_new_tokens must"),
-        (("evaluate", "--prompts", "99"), "prompts must be in the file"),
-        (("evaluate", "--drafters", "eagle"), "source must exist"),
-        (("evaluate", "--lossless", "tiny", "--speed"), "lossless must stand alone"),
-        (("evaluate", "--lossless", "eagle"), "source must exist"),
-        (("evaluate", "--speed", "--figure", "x.png"), "figure must be left out"),
-        (("evaluate", "--lossless", "rnn", "--max-new-tokens", "1"), "prompts must"),
-        (("evaluate", "--json", "no/such/x.json"), "json must lie in a folder"),
-        (("demo", "--rounds", "3", "--prompts", "9"), "prompts must be in the file"),
-        (("calibrate", "--thresholds", "0,x"), "thresholds must be numbers"),
-        (("calibrate", "--thresholds", "2"), "threshold must be in range"),
-        (("calibrate", "--on", "joint"), "on must be a known name"),
-        (("calibrate", "--save", "no/such/x"), "save must lie in a folder"),
-        (("profile", "--out", "no/such/x.json"), "out must lie in a folder"),
-        (("profile", "--rows", "one"), "rows must be integers"),
-        (("profile", "--random", "qwen3-400b"), "random must be a known name"),
+        (("generate", "Hi", "--temperature", "-1"), "--temperature must be in range"),
+        (("generate", "Hi", "--head", "medusa"), "--head must exist"),
+        (("generate", "Hi", "--pair", "no/such/pair"), "--pair must name"),
+        (("generate", "Hi", "--top-p", "2"), "--top-p must be in range"),
+        (("generate", "Hi", "--max-new-tokens", "-1"), "--max-new-tokens must"),
+        (("evaluate", "--prompts", "99"), "--prompts must be in the file"),
+        (("evaluate", "--drafters", "eagle"), "--drafters must exist"),
+        (("evaluate", "--lossless", "tiny", "--speed"), "--lossless must stand alone"),
+        (("evaluate", "--lossless", "eagle"), "--lossless must exist"),
+        (("evaluate", "--speed", "--figure", "x.png"), "--figure must be left out"),
+        (("evaluate", "--lossless", "rnn", "--max-new-tokens", "1"), "--prompts must"),
+        (("evaluate", "--json", "no/such/x.json"), "--json must lie in a folder"),
+        (("demo", "--rounds", "3", "--prompts", "9"), "--prompts must be in the file"),
+        (("calibrate", "--thresholds", "0,x"), "--thresholds must be numbers"),
+        (("calibrate", "--thresholds", "2"), "--thresholds must be in range"),
+        (("calibrate", "--on", "joint"), "--on must be a known name"),
+        (("calibrate", "--save", "no/such/x"), "--save must lie in a folder"),
+        (("profile", "--out", "no/such/x.json"), "--out must lie in a folder"),
+        (("profile", "--rows", "one"), "--rows must be integers"),
+        (("profile", "--random", "qwen3-400b"), "--random must be a known name"),
         (("profile", "--random", "smoke", "--pair", "tiny"), "profile must be told"),
-        (("serve-sim", "--clock", "moon"), "clock must be a known name"),
-        (("serve-sim", "--table", "abacus"), "device must be a known name"),
-        (("serve-sim", "--rate", "0"), "rate must be in range"),
-        (("serve-sim", "--concurrency", "0"), "concurrency must be in range"),
-        (("serve-sim", "--fixed", "9", "--table", "roofline"), "k must be in range"),
-        (("serve-sim", "--figure", "no/such/x.png"), "figure must lie in a folder"),
-        (("profile", "--rows", "0"), "rows must be in range"),
-        (("profile", "--tokens", "a"), "tokens must be integers"),
-        (("profile", "--out", "."), "out must be a file"),
-        (("evaluate", "--json", "."), "json must be a file"),
-        (("evaluate", "--figure", "x.xyz"), "figure must be of a known kind"),
-        (("evaluate", "--figure", "no/such/x.png"), "figure must lie in a folder"),
-        (("evaluate", "--target", "no/such/folder"), "source must exist"),
-        (("evaluate", "--temperature", "nan"), "temperature must be in range"),
-        (("evaluate", "--seed", "-1"), "generator must be in range"),
-        (("evaluate", "--speed", "--json", "no/such/x"), "json must lie in a folder"),
-        (("demo", "--out", "no/such/x.png"), "out must lie in a folder"),
-        (("demo", "--temperature", "-1"), "temperature must be in range"),
-        (("calibrate", "--seed", "-1"), "generator must be in range"),
-        (("demo", "--out", "x.xyz"), "out must be of a known kind"),
-        (("inspect", "no/such/folder"), "source must exist"),
+        (("serve-sim", "--clock", "moon"), "--clock must be a known name"),
+        (("serve-sim", "--table", "abacus"), "--table must be a known name"),
+        (("serve-sim", "--rate", "0"), "--rate must be in range"),
+        (("serve-sim", "--concurrency", "0"), "--concurrency must be in range"),
+        (
+            ("serve-sim", "--fixed", "9", "--table", "roofline"),
+            "--fixed must be in range",
+        ),
+        (("serve-sim", "--figure", "no/such/x.png"), "--figure must lie in a folder"),
+        (("profile", "--rows", "0"), "--rows must be in range"),
+        (("profile", "--tokens", "a"), "--tokens must be integers"),
+        (("profile", "--out", "."), "--out must be a file"),
+        (("evaluate", "--json", "."), "--json must be a file"),
+        (("evaluate", "--figure", "x.xyz"), "--figure must be of a known kind"),
+        (("evaluate", "--figure", "no/such/x.png"), "--figure must lie in a folder"),
+        (("evaluate", "--target", "no/such/folder"), "--target must exist"),
+        (("evaluate", "--temperature", "nan"), "--temperature must be in range"),
+        (("evaluate", "--seed", "-1"), "--seed must be in range"),
+        (("evaluate", "--speed", "--json", "no/such/x"), "--json must lie in a folder"),
+        (("demo", "--out", "no/such/x.png"), "--out must lie in a folder"),
+        (("demo", "--temperature", "-1"), "--temperature must be in range"),
+        (("calibrate", "--seed", "-1"), "--seed must be in range"),
+        (("demo", "--out", "x.xyz"), "--out must be of a known kind"),
+        (("inspect", "no/such/folder"), "SOURCE must exist"),
         (("inspect", "."), "checkpoint must be whole"),
         (("inspect", "a", "b", "c"), "sources must fit side by side"),
         (("inspect", ".", "--layout", "gguf"), "checkpoint must be whole"),
-        (("train", "target", "--out", "t", "--scale", "huge"), "scale must be a known"),
-        (("train", "target", "--out", "t", "--seed", "-1"), "seed must be in range"),
-        (("train", "target", "--out", "."), "out must be new"),
-        (("train", "drafter", "--out", "d", "--head", "eagle"), "head must be a known"),
-        (("train", "drafter", "--out", "d", "--block-size", "0"), "block_size must be"),
-        (("train", "drafter", "--out", "d", "--target", "none"), "source must exist"),
-        (("train", "drafter", "--out", "."), "out must be new"),
-        (("train", "tiny", "--scale", "huge"), "scale must be a known name"),
-        (("train", "tiny", "--seed", "-1"), "seed must be in range"),
+        (("generate", "Hi", "--seed", "-1"), "--seed must be in range"),
+        (("generate", "Hi", "--pair", "x,y"), "--pair's target must exist"),
+        (("generate", "Hi", "--pair", "tiny,y"), "--pair's drafter must exist"),
+        (
+            ("generate", "Hi", "--pair", "tiny,tiny/rnn", "--head", "gated"),
+            "--head must be that of the pair's drafter",
+        ),
+        (
+            ("calibrate", "--pair", "tiny,tiny/rnn", "--head", "eagle"),
+            "--head must be that of the pair's drafter",
+        ),
+        (("evaluate", "--drafters", ""), "--drafters must exist"),
+        (("evaluate", "--drafters", "rnn,,gated"), "--drafters must exist"),
+        (("evaluate", "--lossless", "rnn", "--seed", "-1"), "--seed must be in range"),
+        (("serve-sim", "--seed", "-1"), "--seed must be in range"),
+        (("serve-sim", "--temperature", "nan"), "--temperature must be in range"),
+        (("serve-sim", "--threshold", "2"), "--threshold must be in range"),
+        (("serve-sim", "--concurrency", "1,x"), "--concurrency must be integers"),
+        (("calibrate", "--thresholds", "nan"), "--thresholds must be in range"),
+        (("inspect", "eagle"), "SOURCE must exist"),
+        (("inspect", "rnn", "tiny"), "SOURCE must be a drafter"),
+        (("train", "curves", "--out", "no/x.json"), "--out must be a file in a folder"),
+        (("train", "curves", "--out", "x", "--target", "no"), "--target must exist"),
+        (("train", "curves", "--out", "x", "--seed", "-1"), "--seed must be in range"),
+        (
+            ("train", "target", "--out", "t", "--scale", "huge"),
+            "--scale must be a known",
+        ),
+        (("train", "target", "--out", "t", "--seed", "-1"), "--seed must be in range"),
+        (("train", "target", "--out", "."), "--out must be new"),
+        (
+            ("train", "drafter", "--out", "d", "--head", "eagle"),
+            "--head must be a known",
+        ),
+        (
+            ("train", "drafter", "--out", "d", "--block-size", "0"),
+            "--block-size must be",
+        ),
+        (("train", "drafter", "--out", "d", "--target", "none"), "--target must exist"),
+        (("train", "drafter", "--out", "."), "--out must be new"),
+        (("train", "tiny", "--scale", "huge"), "--scale must be a known name"),
+        (("train", "tiny", "--seed", "-1"), "--seed must be in range"),
     ],
 )
 def test_bad_input_is_one_line(run, tmp_path, arguments, words, no_shape_checks):
     result = run(*arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"error: {words}")
     assert ": expected " in line and ", got " in line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_head_beside_a_pair_of_folders_may_be_its_own(run, monkeypatch):
+    """By option or by environment: what names a drafter names its head."""
+    options = ("--max-new-tokens", "3")
+    for head in ((), ("--head", "rnn")):
+        result = run("generate", "Hi", "--pair", "tiny,tiny/rnn-k15", *head, *options)
+        assert result.exit_code == 0, result.output
+        assert result.stderr.endswith("drafter: rnn]\n")
+    monkeypatch.setenv("DSPARKREF_PAIR", "tiny,tiny/rnn")
+    result = run("generate", "Hi", "--head", "gated", *options)
+    assert result.stderr.startswith("error: --head must be that of the pair's drafter")
+    monkeypatch.setenv("DSPARKREF_PAIR", "tiny,none")
+    result = run("generate", "Hi", *options)
+    assert result.stderr.startswith("error: DSPARKREF_PAIR's drafter must exist")
+
+
+def test_inspect_takes_the_names_of_tiny(run):
+    one = run("inspect", "rnn-k15")
+    assert one.exit_code == 0 and "15 drafts per cycle" in one.output
+    two = run("inspect", "gated", "tiny/rnn")
+    assert two.exit_code == 0 and "differs" in two.output
+    names = [*HEADS, "dflash-k15", "rnn-k15"]
+    tiny = run("inspect", "tiny")
+    assert tiny.exit_code == 0, tiny.output
+    shown = [line.split()[0] for line in tiny.output.splitlines() if line.strip()]
+    assert [name for name in shown if name in names] == names
+    assert tiny.output.splitlines()[-1].endswith("inspect dflash markov")
+    assert "z-lab/Qwen3-4B-DFlash-b16" in run("inspect", "qwen3-4b").output
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"prompt": "x"}', '"x"', "3"])
@@ -398,14 +463,14 @@ def test_a_target_without_a_tokenizer_answers_no_text(run, data, tmp_path):
     for path in (tmp_path / "bare").glob("*token*"):
         path.unlink()
     result = run("evaluate", "--target", "bare", "--prompts", "1")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("error: target must have a tokenizer")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: --target must have a tokenizer")
 
 
 def test_without_data_the_error_says_how_to_make_it(run, monkeypatch, tmp_path):
     monkeypatch.setattr(files, "data_folder", lambda: tmp_path)
     result = run("evaluate", "--target", str(tmp_path))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
 
 

@@ -88,7 +88,7 @@ def calibration_records(
             prompt.append(number)
     if not logits:
         rule = "hold cycles to calibrate on"
-        raise problem("replies", rule, "at least one cycle", "none")
+        raise problem("recorded replies", rule, "at least one cycle", "none")
     return CalibrationRecords(
         torch.stack(logits),
         torch.stack(accepted),

@@ -169,7 +169,8 @@ def read_prompts(path: Path, target: Target, count: int) -> list[EvalPrompt]:
     """
     if not path.is_file():
         expected = f"a file {path.name} in {path.parent}"
-        raise problem("prompts", "be there", expected, "none", "", FileNotFoundError)
+        name = "evaluation prompts"
+        raise problem(name, "be there", expected, "none", "", FileNotFoundError)
     check_range("count", count, 1, integer=True)
     lines = path.read_text(encoding="utf-8").splitlines()
     if len(lines) < count:
@@ -185,7 +186,7 @@ def _read_prompt(path: Path, number: int, line: str, target: Target) -> EvalProm
     except (ValueError, KeyError, TypeError) as error:
         expected = "a JSON object with prompt, reply and check on each line"
         got = f"{path.name}, line {number + 1} ({error!r})"
-        raise problem("prompts", "be readable", expected, got) from None
+        raise problem("evaluation prompts", "be readable", expected, got) from None
     prompt = target.encode(message)
     reply = target.tokenizer.encode(text, add_special_tokens=False)
     stop = target.stop_token_ids[:1]

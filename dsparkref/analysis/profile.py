@@ -213,10 +213,14 @@ def load_measured(device: str = "cpu-x86_64") -> Profile:
     >>> shipped.model, shipped.steps_per_second(rows=64).capacity
     ('tiny, markov, K = 7', 512)
     """
+    check_known("device", device, measured_devices())
+    return read_profile(data_folder() / "measured" / f"{device}.json")
+
+
+def measured_devices() -> tuple[str, ...]:
+    """Return the devices whose tables ship in ``data/measured/``."""
     folder = data_folder() / "measured"
-    known = tuple(path.stem for path in sorted(folder.glob("*.json")))
-    check_known("device", device, known)
-    return read_profile(folder / f"{device}.json")
+    return tuple(path.stem for path in sorted(folder.glob("*.json")))
 
 
 # Each timed step gets its own copy of what it would change; the copy is not timed.

@@ -60,6 +60,7 @@ def evaluation_report(
             "max_new_tokens": max_new_tokens,
             "temperature": temperature,
             "seed": seed,
+            "shipped_pair": shipped,
         },
         "target": {},
         "decoding": {},

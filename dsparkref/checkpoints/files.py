@@ -100,24 +100,25 @@ def data_folder() -> Path:
     raise problem("data", "be there", expected, "neither", hint, FileNotFoundError)
 
 
-def find_folder(source: Source) -> Path:
+def find_folder(source: Source, name: str = "source") -> Path:
     """Return the folder of a source: ``tiny...``, a folder, or a Hub id.
 
-    A Hub id downloads configs, tokenizer and safetensors, nothing else.
+    A Hub id downloads configs, tokenizer and safetensors, nothing else. ``name`` is
+    what an error calls the source.
     """
     text = str(source)
     if text == "tiny":
-        return _existing(data_folder() / "tiny" / "target", text)
+        return _member(data_folder() / "tiny", "target", name)
     if text.startswith("tiny/"):
-        return _existing(data_folder() / "tiny" / "drafters" / text[5:], text)
+        return _member(data_folder() / "tiny" / "drafters", text[5:], name)
     if Path(text).is_dir():
         return Path(text)
     if _beside(Path(text))[1].is_dir():
         return _beside(Path(text))[1]  # a save was killed between two renames
     if is_hub_id(text):
-        return download(text)
+        return download(text, name)
     expected = "'tiny', an existing folder or a Hub id OWNER/NAME"
-    raise problem("source", "exist", expected, repr(text), "", FileNotFoundError)
+    raise problem(name, "exist", expected, repr(text), "", FileNotFoundError)
 
 
 def is_hub_id(source: Source) -> bool:
@@ -132,12 +133,12 @@ def is_hub_id(source: Source) -> bool:
     return re.fullmatch(r"[\w.-]+/[\w.-]+", text) is not None
 
 
-def _existing(folder: Path, source: str) -> Path:
-    if not folder.is_dir():
-        siblings = sorted(path.name for path in folder.parent.glob("[!.]*"))
-        expected = f"one of {', '.join(siblings)}" if siblings else str(folder)
-        raise problem("source", "exist", expected, repr(source), "", FileNotFoundError)
-    return folder
+def _member(folder: Path, member: str, name: str) -> Path:
+    if not member or not (folder / member).is_dir():
+        known = sorted(path.name for path in folder.glob("[!.]*"))
+        expected = f"one of {', '.join(known)}" if known else f"a folder in {folder}"
+        raise problem(name, "exist", expected, repr(member), "", FileNotFoundError)
+    return folder / member
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from dsparkref.shapes import problem
 PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 
 
-def download(repo_id: str) -> Path:
+def download(repo_id: str, name: str = "source") -> Path:
     """Return a repository's local copy; what is fetched is announced before it is."""
     from huggingface_hub import snapshot_download
 
-    with hub_errors(repo_id):
+    with hub_errors(repo_id, name):
         held = held_copy(repo_id)
         if held is not None:
             return held
@@ -54,12 +54,12 @@ def _is_whole(folder: Path) -> bool:
 
 
 @contextmanager
-def hub_errors(repo_id: str) -> Iterator[None]:
-    """Say in one line what could not be fetched, and why."""
+def hub_errors(repo_id: str, name: str = "source") -> Iterator[None]:
+    """Say in one line what could not be fetched, by its ``name``, and why."""
     try:
         yield
     except (OSError, ValueError, KeyError) as error:  # the hub's are OSErrors
         expected = "a folder, or a repository on the Hugging Face Hub"
         hint = f"The download failed: {(str(error) or repr(error)).splitlines()[0]}"
         rule = "be found"
-        raise problem("source", rule, expected, repr(repo_id), hint, OSError) from error
+        raise problem(name, rule, expected, repr(repo_id), hint, OSError) from error

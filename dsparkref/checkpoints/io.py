@@ -13,6 +13,7 @@ from dsparkref.draft.drafter import Drafter
 from dsparkref.shapes import check_known, problem
 
 __all__ = [
+    "PAIRS",
     "Pair",
     "load_drafter",
     "load_pair",
@@ -22,6 +23,8 @@ __all__ = [
     "save_drafter",
 ]
 
+# the names of whole pairs; any other pair is TARGET,DRAFTER
+PAIRS = ("tiny", "qwen3-4b")
 QWEN3_4B = "Qwen/Qwen3-4B"
 QWEN3_4B_DRAFTERS = {
     "dflash": "deepseek-ai/dflash_qwen3_4b_block7",
@@ -51,14 +54,18 @@ def load_pair(name: str | None = None, head: str = "markov") -> Pair:
     if name is not None and not isinstance(name, str):
         expected, got = "'tiny', 'qwen3-4b' or 'TARGET,DRAFTER'", type(name).__name__
         raise problem("pair", "be a name", expected, got, error=TypeError)
-    name = name or os.environ.get("DSPARKREF_PAIR") or "tiny"
+    origin = "pair" if name else "DSPARKREF_PAIR"
+    name = name or os.environ.get("DSPARKREF_PAIR") or PAIRS[0]
     # both are found, or fetched, before either is loaded
-    folders = [find_folder(source) for source in _sources(name, head)]
-    target = load_target(folders[0])
-    return Pair(target, load_drafter(folders[1], target))
+    target_source, drafter_source = _sources(name, head, origin)
+    target_folder = find_folder(target_source, f"{origin}'s target")
+    drafter_name = "head" if name in PAIRS else f"{origin}'s drafter"
+    drafter_folder = find_folder(drafter_source, drafter_name)
+    target = load_target(target_folder)
+    return Pair(target, load_drafter(drafter_folder, target))
 
 
-def _sources(name: str, head: str) -> tuple[str, str]:
+def _sources(name: str, head: str, origin: str) -> tuple[str, str]:
     if name == "tiny":
         return "tiny", f"tiny/{head}"
     if name == "qwen3-4b":
@@ -71,5 +78,5 @@ def _sources(name: str, head: str) -> tuple[str, str]:
     parts = [part.strip() for part in name.split(",")]
     if len(parts) != 2 or not all(parts):
         expected = "'tiny', 'qwen3-4b' or 'TARGET,DRAFTER'"
-        raise problem("pair", "name a target and a drafter", expected, repr(name))
+        raise problem(origin, "name a target and a drafter", expected, repr(name))
     return parts[0], parts[1]

@@ -13,21 +13,21 @@ from dsparkref.analysis.evaluate import read_prompts
 from dsparkref.analysis.report import Report
 from dsparkref.analysis.sweep import threshold_sweep
 from dsparkref.checkpoints import files
-from dsparkref.checkpoints.io import load_pair, save_drafter
+from dsparkref.checkpoints.io import save_drafter
 from dsparkref.decode.request import Prompt
 from dsparkref.decode.target import Target
 from dsparkref.lab.evaluation import check_file, check_folder, check_sampling
+from dsparkref.lab.sources import open_pair
 from dsparkref.lab.tables import make_table, number, share
-from dsparkref.shapes import problem
+from dsparkref.shapes import check_known, check_range, problem
 from dsparkref.train.corpus import DOMAINS
-from dsparkref.verify.policies import ConfidenceThreshold
 
 
 def run_calibration(
     console: Console,
     *,
     pair: str | None = None,
-    head: str = "markov",
+    head: str | None = None,
     num_prompts: int = 100,
     replies: int = 1,
     thresholds: Sequence[str] = (),
@@ -46,9 +46,10 @@ def run_calibration(
     check_folder("save", save_folder)
     check_sampling(temperature, seed)
     levels = [_threshold(text) for text in thresholds]
+    check_known("on", on, ("conditional", "survival"))
     for level in levels:
-        ConfidenceThreshold(level, on=on)
-    loaded = load_pair(pair, head)
+        check_range("thresholds", level, 0.0, 1.0)
+    loaded = open_pair(pair, head)
     target, drafter = loaded.target, loaded.drafter
     prompts = _evaluation_prompts(target, num_prompts)
     options: Any = {"max_new_tokens": max_new_tokens, "temperature": temperature}

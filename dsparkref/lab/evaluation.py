@@ -10,13 +10,12 @@ from rich.console import Console
 from dsparkref.analysis.evaluate import read_prompts
 from dsparkref.analysis.report import ALL, Report, evaluation_report
 from dsparkref.checkpoints import files
-from dsparkref.checkpoints.io import load_drafter, load_target
-from dsparkref.draft.spec import HEADS
 from dsparkref.lab.figures import FIGURES, save_figure, suffix_decay_figure
+from dsparkref.lab.sources import is_tiny, open_drafters, open_target
 from dsparkref.lab.tables import report_tables
-from dsparkref.shapes import problem
+from dsparkref.shapes import check_range, problem
 from dsparkref.train.corpus import DOMAINS, answer_is_right, memory_positions
-from dsparkref.verify.sampling import as_generator, check_settings
+from dsparkref.verify.sampling import check_settings
 
 
 def run_evaluation(
@@ -38,11 +37,8 @@ def run_evaluation(
     check_file("json", json_file)
     check_file("figure", figure_file, FIGURES)
     check_sampling(temperature, seed)
-    target = load_target(target_source)
-    names = tiny_drafters() if drafter_names is None else drafter_names
-    sources = {name: drafter_source(name) for name in names}
-    drafters = {name: load_drafter(place, target) for name, place in sources.items()}
-    ours = [target_source, *sources.values()]
+    target = open_target(target_source)
+    drafters, all_tiny = open_drafters(target, drafter_names)
     folder = files.data_folder() / "eval"
     prompts = {
         domain: read_prompts(folder / f"{domain}.jsonl", target, num_prompts)
@@ -58,7 +54,7 @@ def run_evaluation(
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             seed=seed,
-            shipped=all(map(is_shipped, ours)),
+            shipped=all_tiny and is_tiny(target_source),
             progress=status.update,
         )
     for table in report_tables(report):
@@ -72,10 +68,15 @@ def run_evaluation(
     return report
 
 
-def check_sampling(temperature: float, seed: int) -> None:
+def check_sampling(
+    temperature: float,
+    seed: int,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> None:
     """Check what the decoding will ask for, before anything is loaded."""
-    check_settings(temperature, None, None)
-    as_generator(seed)
+    check_settings(temperature, top_k, top_p)
+    check_range("seed", seed, 0, 2**64 - 1, integer=True)
 
 
 def check_folder(name: str, path: Path | None) -> None:
@@ -116,40 +117,9 @@ def decay_figure(report: Report) -> Any:
     }
     prompts = sum(report["settings"]["prompts_per_domain"].values())
     temperature = report["settings"]["temperature"]
+    whose = "tiny pair, " if report["settings"]["shipped_pair"] else ""
     note = (
-        f"tiny pair, {prompts} prompts of math, code and chat, real decoding at "
+        f"{whose}{prompts} prompts of math, code and chat, real decoding at "
         f"temperature {temperature:g}"
     )
     return suffix_decay_figure(shown, note=note)
-
-
-def tiny_drafters() -> list[str]:
-    """Return the names of the tiny pair's drafters, short blocks first."""
-    folder = files.data_folder() / "tiny" / "drafters"
-    names = [path.name for path in folder.glob("[!.]*") if path.is_dir()]
-    if not names:
-        hint = "Make them with: python -m dsparkref train tiny"
-        rule, expected = "be there", f"folders in {folder}"
-        raise problem("drafters", rule, expected, "none", hint, FileNotFoundError)
-    rank = {head: place for place, head in enumerate(HEADS)}
-
-    def order(name: str) -> tuple[bool, int]:
-        head, _, long_block = name.partition("-")
-        return bool(long_block), rank.get(head, len(HEADS))
-
-    return sorted(names, key=order)
-
-
-def is_shipped(source: str) -> bool:
-    """Whether a source is a part of the tiny pair.
-
-    >>> is_shipped("tiny"), is_shipped("tiny/rnn"), is_shipped("tiny-of-mine/rnn")
-    (True, True, False)
-    """
-    return source.partition("/")[0] == "tiny"
-
-
-def drafter_source(name: str) -> str:
-    """A bare name is one of tiny's drafters; anything with a slash, a folder or id."""
-    name = name.strip()
-    return name if "/" in name or Path(name).is_dir() else f"tiny/{name}"

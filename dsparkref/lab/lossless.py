@@ -10,9 +10,10 @@ from dsparkref.analysis.evaluate import read_prompts
 from dsparkref.analysis.lossless import LosslessReport, check_lossless
 from dsparkref.analysis.rounding import Rounding
 from dsparkref.checkpoints import files
-from dsparkref.checkpoints.io import Pair, load_drafter, load_pair, load_target
+from dsparkref.checkpoints.io import PAIRS, Pair, load_drafter, load_pair
 from dsparkref.decode.target import Target
-from dsparkref.lab.evaluation import check_file, drafter_source
+from dsparkref.lab.evaluation import check_file, check_sampling
+from dsparkref.lab.sources import drafter_source, open_target
 from dsparkref.shapes import dtype_name
 from dsparkref.train.corpus import DOMAINS
 
@@ -37,6 +38,7 @@ def run_lossless(
 ) -> LosslessReport:
     """Check a pair, or a drafter of ``target_source``, and print what was found."""
     check_file("json", json_file)
+    check_sampling(temperature, seed)
     pair = find_pair(source, target_source)
     prompts = check_prompts(pair.target, prompts_per_domain)
     with console.status("") as status:
@@ -63,10 +65,11 @@ def run_lossless(
 
 def find_pair(source: str, target_source: str = "tiny") -> Pair:
     """Load a pair by its name, or a drafter together with its target."""
-    if source in ("tiny", "qwen3-4b") or "," in source:
+    if source in PAIRS or "," in source:
         return load_pair(source)
-    target = load_target(target_source)
-    return Pair(target, load_drafter(drafter_source(source), target))
+    target = open_target(target_source)
+    folder = files.find_folder(drafter_source(source, "lossless"), "lossless")
+    return Pair(target, load_drafter(folder, target))
 
 
 def check_prompts(target: Target, per_domain: int) -> list[list[int]]:

@@ -19,9 +19,10 @@ from dsparkref.analysis.profile import (
 )
 from dsparkref.analysis.random_pair import SIZES, random_pair
 from dsparkref.checkpoints import files
-from dsparkref.checkpoints.io import Pair, load_pair, load_target
+from dsparkref.checkpoints.io import Pair, load_target
 from dsparkref.checkpoints.targets import resolve_device
 from dsparkref.lab.evaluation import check_file
+from dsparkref.lab.sources import open_pair
 from dsparkref.lab.tables import make_table, number
 from dsparkref.shapes import check_known, problem
 from dsparkref.train.corpus import DOMAINS
@@ -35,7 +36,7 @@ def run_profile(
     *,
     out: Path | None = None,
     pair: str | None = None,
-    head: str = "markov",
+    head: str | None = None,
     rows: str | None = None,
     tokens: str | None = None,
     context: int | None = None,
@@ -47,7 +48,7 @@ def run_profile(
     name = pair or os.environ.get("DSPARKREF_PAIR") or "tiny"
     found = _measure(
         console,
-        load_pair(name, head),
+        open_pair(pair, head),
         name,
         rows=numbers_of("rows", rows or "1"),
         tokens=numbers_of("tokens", tokens) if tokens else None,

@@ -16,7 +16,12 @@ from dsparkref.analysis.load import (
     record_cycles,
     simulate_load,
 )
-from dsparkref.analysis.profile import device_name, load_measured, read_profile
+from dsparkref.analysis.profile import (
+    device_name,
+    load_measured,
+    measured_devices,
+    read_profile,
+)
 from dsparkref.analysis.report import Report
 from dsparkref.analysis.serve import serve_load
 from dsparkref.analysis.serving import (
@@ -33,11 +38,12 @@ from dsparkref.analysis.serving import (
     serving_rows,
 )
 from dsparkref.checkpoints import files
-from dsparkref.checkpoints.io import Pair, load_pair
+from dsparkref.checkpoints.io import Pair
 from dsparkref.decode.loop import decode_cycles
-from dsparkref.lab.evaluation import check_file
+from dsparkref.lab.evaluation import check_file, check_sampling
 from dsparkref.lab.figures import FIGURES, save_figure
 from dsparkref.lab.serving_figures import serving_figure
+from dsparkref.lab.sources import open_pair
 from dsparkref.lab.tables import make_table, number, percent
 from dsparkref.shapes import check_known, check_range, dtype_name, problem
 from dsparkref.train.corpus import DOMAINS
@@ -84,7 +90,7 @@ def run_serve_sim(
     clock: str = "replay",
     table: str = "cpu-x86_64",
     pair: str | None = None,
-    head: str = "markov",
+    head: str | None = None,
     concurrency: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
     fixed: Sequence[int] | None = None,
     threshold: float = SURVIVAL_THRESHOLD,
@@ -99,17 +105,19 @@ def run_serve_sim(
     check_file("json", json_file)
     check_file("figure", figure_file, FIGURES)
     check_known("clock", clock, CLOCKS)
+    check_sampling(load.temperature, load.seed)
+    check_range("threshold", threshold, 0.0, 1.0)
     for places in concurrency:
         check_load(load.rate, places, load.count(places), load.tokens)
     name = pair or os.environ.get("DSPARKREF_PAIR") or "tiny"
-    loaded = load_pair(name, head)
+    loaded = open_pair(pair, head)
     size = loaded.drafter.block_size
     steps = step_clock(table, size, padded=padded)
     if fixed is None:
         fixed = range(1, size + 1) if clock == "replay" else (size // 2, size)
-    policies = serving_policies(steps.steps_per_second, fixed, threshold=threshold)
     for length in fixed:
-        check_range("k", length, 1, size, integer=True)
+        check_range("fixed", length, 1, size, integer=True)
+    policies = serving_policies(steps.steps_per_second, fixed, threshold=threshold)
     with console.status("") as status:  # silent where the output is no terminal
         prepare = replayed if clock == "replay" else served
         serve = prepare(loaded, load, steps, status.update)
@@ -238,6 +246,8 @@ def step_clock(table: str, block_size: int, *, padded: bool = False) -> StepCloc
     if table in CURVES:
         return made_up_clock(table, CURVES[table], block_size=block_size, padded=padded)
     path = Path(table)
+    if path.suffix != ".json":
+        check_known("table", table, (*CURVES, *measured_devices()))
     profile = read_profile(path) if path.suffix == ".json" else load_measured(table)
     widest = max(point.tokens for point in profile.points)
     if widest < block_size + 1:

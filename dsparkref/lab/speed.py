@@ -17,8 +17,8 @@ from dsparkref.analysis.speed import (
     peak_memory,
 )
 from dsparkref.checkpoints import files
-from dsparkref.checkpoints.io import load_drafter, load_target
-from dsparkref.lab.evaluation import check_file, drafter_source, tiny_drafters
+from dsparkref.lab.evaluation import check_file
+from dsparkref.lab.sources import open_drafters, open_target
 from dsparkref.lab.tables import make_table, number, percent
 from dsparkref.shapes import dtype_name
 from dsparkref.train.corpus import DOMAINS
@@ -41,9 +41,8 @@ def run_speed(
 ) -> dict[str, Timing]:
     """Time every drafter beside Hugging Face and the one-token loop, greedily."""
     check_file("json", json_file)
-    target = load_target(target_source)
-    names = tiny_drafters() if drafter_names is None else drafter_names
-    drafters = {name: load_drafter(drafter_source(name), target) for name in names}
+    target = open_target(target_source)
+    drafters, _ = open_drafters(target, drafter_names)
     folder = files.data_folder() / "eval"
     prompts = [
         example.prompt

@@ -105,7 +105,7 @@ def test_inspect_one_and_two(monkeypatch):
     assert re.search(r"differs\s*$", rows["block"])
     assert "differs" not in rows["rotary"]
     three = CliRunner().invoke(cli.app, ["inspect", *sources, sources[0]])
-    assert three.exit_code == 1
+    assert three.exit_code == 2
     assert "error: sources must fit side by side" in three.output
 
 
