@@ -113,11 +113,12 @@ class Running:
         """
         num_accepted, next_token = int(verdict.num_accepted), int(verdict.next_token)
         drafts, confidence = proposal.tokens[0].tolist(), proposal.confidence
+        anchor = self.request.tokens[-1]
         emitted = self.request.keep([*drafts[:num_accepted], next_token])
         trace = CycleTrace(
             index=self.index,
             context_len=self.session.length - (1 + num_accepted),
-            anchor=int(self.anchor),
+            anchor=anchor,
             drafts=drafts,
             confidence=None if confidence is None else confidence[0].tolist(),
             verify_len=verify_len,
@@ -186,21 +187,23 @@ class Decoding:
         proposal = self._propose(rows, anchors)
         lengths = self._verify_lengths(rows, proposal)  # [R]
         drafted = self.target.clock()
-        longest = int(lengths.max())
+        counts = lengths.tolist()
+        longest = max(counts)
         drafts, p_draft = proposal.tokens[:, :longest], proposal.p_draft[:, :longest]
         sessions = SessionBatch(self.target, [row.session for row in rows])
         block = torch.cat([anchors[:, None], drafts], dim=1)  # [R, longest + 1]
-        output = sessions.verify(block, (1 + lengths).tolist())
+        output = sessions.verify(block, [1 + count for count in counts])
         p_target = self.sampler.law(output.logits)  # [R, longest + 1, V]
-        uniforms = self._uniforms(rows, lengths.tolist())
+        uniforms = self._uniforms(rows, counts)
         verdict = self.verify_block(
             drafts, p_draft, p_target, _one_table(uniforms), verify_len=lengths
         )
         sessions.commit((1 + verdict.num_accepted).tolist())
         seconds = drafted - began, self.target.clock() - drafted
+        decided = _split(proposal, len(rows)), counts, _split(verdict, len(rows))
         traces = []
-        for index, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
-            own_proposal, own_verdict = _row(proposal, index), _row(verdict, index)
+        for index, (row, *own) in enumerate(zip(rows, *decided, strict=True)):
+            own_proposal, length, own_verdict = own
             tables = {
                 "proposal": own_proposal,
                 "p_draft": proposal.p_draft[index],
@@ -315,11 +318,16 @@ def _one_table(uniforms: Sequence[Tensor]) -> Tensor:
     return torch.stack(padded)  # [R, longest]
 
 
-def _row(record: Any, index: int) -> Any:
-    """Return one row of a record of tensors [R, ...], as a record [1, ...]."""
-    rows = slice(index, index + 1)
-    values = {name: t if t is None else t[rows] for name, t in vars(record).items()}
-    return type(record)(**values)
+def _split(record: Any, rows: int) -> list[Any]:
+    """Split a record of tensors [R, ...] into R records [1, ...]."""
+    if rows == 1:
+        return [record]
+    columns = {
+        name: [None] * rows if table is None else table.split(1)
+        for name, table in vars(record).items()
+    }
+    own = zip(*columns.values(), strict=True)
+    return [type(record)(*values) for values in own]
 
 
 def _joined(proposals: Sequence[Proposal]) -> Proposal:

@@ -96,7 +96,7 @@ class Target:
     @property
     def device(self) -> torch.device:
         """Where the model's weights are."""
-        return self.embedding.device
+        return self.model.get_input_embeddings().weight.device
 
     def clock(self) -> float:
         """Return seconds, after the device has done what it was given."""
@@ -107,7 +107,7 @@ class Target:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the model's weights."""
-        return self.embedding.dtype
+        return self.model.get_input_embeddings().weight.dtype
 
     @property
     def embedding(self) -> Float[Tensor, "V D"]:
@@ -194,6 +194,16 @@ class Target:
         hidden = torch.cat(tapped, dim=-1) if tapped else states[0][..., :0]
         return TargetOutput(output.logits, hidden)  # [B, S, V], [B, S, L*D]
 
+    def read(self, input_ids: Int[Tensor, "B S"], *args: Any, **keywords: Any) -> Any:
+        """Do what ``forward`` does, for decoding: the model's pass leaves no gradient.
+
+        Inference mode costs less per operation than ``no_grad``. The copies are
+        ordinary tensors again, on which a drafter may be trained.
+        """
+        with torch.inference_mode():
+            output = self.forward(input_ids, *args, **keywords)
+        return TargetOutput(output.logits.clone(), output.hidden.clone())
+
     def prefill(
         self, prompt_ids: Int[Tensor, "1 T"], layer_ids: Sequence[int] = ()
     ) -> tuple["Session", TargetOutput]:
@@ -240,7 +250,7 @@ class Session:
     ) -> TargetOutput:
         """Run the target over ``tokens``, which follow the committed ones."""
         self.check_committed()
-        output = self._target.forward(
+        output = self._target.read(
             tokens, self.layer_ids, cache=self._cache, last_logits=last_logits
         )
         self._pending = tokens.shape[1]
@@ -310,7 +320,7 @@ class SessionBatch:
         visible = before >= longest - held[:, None]  # [R, longest]
         visible = pad(visible, (0, len(step)), value=True)  # [R, longest + n]
         cache = self._side_by_side()
-        output = self._target.forward(
+        output = self._target.read(
             tokens.masked_fill(step >= brought[:, None], 0),
             self._sessions[0].layer_ids,
             attention_mask=visible.long(),

@@ -47,6 +47,8 @@ class ContextBatch:
         self, num_slots: int, device: torch.device
     ) -> Bool[Tensor, "R 1 Q keys"] | None:
         """Return what a block may see: its own context and itself; None: everything."""
+        if len(self._caches) == 1:
+            return None
         lengths = self.lengths(device)  # [R, 1]
         longest = int(lengths.max())
         if (lengths == longest).all():

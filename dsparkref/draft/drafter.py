@@ -351,12 +351,14 @@ class Drafter(nn.Module):
         """Walk the head through the block, each step fed with what was just drawn."""
         previous = anchors
         tokens, p_draft, draft_logits, features = [], [], [], []
-        for k in range(self.block_size):
-            bias, state = self.head.step(state, previous, hidden[:, k])
+        for h_k, base_k, u_k in zip(
+            hidden.unbind(1), base_logits.unbind(1), uniforms.unbind(1), strict=True
+        ):
+            bias, state = self.head.step(state, previous, h_k)
             features.append(self.head.features(state, previous))
-            logits = self.spread(base_logits[:, k] + bias)  # [B, V]
+            logits = self.spread(base_k + bias)  # [B, V]
             probs = make_law(widen(logits), temperature, top_k, top_p)
-            previous = invert_cdf(probs, uniforms[:, k])  # [B]
+            previous = invert_cdf(probs, u_k)  # [B]
             tokens.append(previous)
             p_draft.append(probs)
             draft_logits.append(logits)
