@@ -149,8 +149,8 @@ def write_records(
     """Write records and how they were made, as safetensors."""
     columns = {
         "logits": records.logits.float(),
-        "num_accepted": records.accepted.sum(dim=1).to(torch.uint8),
-        "num_counted": records.counted.sum(dim=1).to(torch.uint8),
+        "num_accepted": records.accepted.sum(dim=1).to(torch.int16),
+        "num_counted": records.counted.sum(dim=1).to(torch.int16),
         "prompt": records.prompt.to(torch.int32),
     }
     fresh = path.with_name(f".{path.name}.writing")

@@ -68,10 +68,17 @@ def drafter(
     state = processes(resolve_device("auto"))  # each process takes its own GPU
     loaded = load_target(find_folder(target, "target"), dtype="float32")
     replies_file = out.with_name(f"{out.name}.replies.jsonl")
-    options = {"scale": scale, "seed": seed}
     with _resumable(replies_file, run_folder(out)):
-        replies = make_replies(loaded, replies_file, **options)
-        make_drafter(loaded, replies, out, head=head, block_size=block_size, **options)
+        replies = make_replies(loaded, replies_file, scale=scale, seed=seed)
+        make_drafter(
+            loaded,
+            replies,
+            out,
+            head=head,
+            block_size=block_size,
+            scale=scale,
+            seed=seed,
+        )
     state.print(f"drafter written to {out}")
 
 

@@ -122,6 +122,8 @@ def schedule_prefixes(
     Differs: engines that do without the stop look two steps back instead.
     """
     check_flag("early_stop", early_stop)
+    if check_shape("survival", survival, "R K")["R"] == 0:
+        return torch.zeros(0, dtype=torch.int64, device=survival.device)
     throughput = throughput_curve(survival, steps_per_second)
     rising = leading_run(throughput.diff() > 0)
     best = throughput.argmax()  # the first of equals, as "Theta > best" has it

@@ -584,7 +584,7 @@ def test_a_pair_that_is_not_here_is_named_before_anything_is_loaded(monkeypatch)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     monkeypatch.setattr(io, "load_target", loaded)
-    pattern = r"source must be found: .*'z-lab/Qwen3-4B-DFlash-b16'.*no route to host"
+    pattern = r"head must be found: .*'z-lab/Qwen3-4B-DFlash-b16'.*no route to host"
     refuse(OSError, pattern, load_pair, "qwen3-4b", head="dflash-b16")
 
 

@@ -50,8 +50,10 @@ def test_a_crash_is_no_slow_run(tmp_path, monkeypatch):
         measure_speed(
             target, {"x": Breaks(target, prompt)}, [prompt], rounds=1, max_new_tokens=8
         )
-    monkeypatch.setattr(speed, "load_target", lambda source: target)
-    monkeypatch.setattr(speed, "load_drafter", lambda name, _: Breaks(target, prompt))
+    monkeypatch.setattr(speed, "open_target", lambda source: target)
+    monkeypatch.setattr(
+        speed, "open_drafters", lambda *_: ({"x": Breaks(target, prompt)}, None)
+    )
     monkeypatch.setattr(
         speed, "read_prompts", lambda *_: [type("P", (), {"prompt": prompt})]
     )

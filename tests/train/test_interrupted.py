@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dsparkref import cli, load_drafter, load_target, save_drafter
+from dsparkref import cli, load_drafter, load_pair, load_target, save_drafter
+from dsparkref.analysis.calibration_records import read_records
 from dsparkref.checkpoints.files import replaced_folder, restore_folder, write_text
 from dsparkref.train import commands
 from tests.tiny_models import tiny_drafter, tiny_target
@@ -106,10 +107,16 @@ LANES = {
     "regeneration": ("train", "drafter", "--scale", "smoke", "--head", "dflash"),
     "calibration": ("calibrate", "--prompts", "2", "--max-new-tokens", "24",
                     "--thresholds", ""),
-    "saving": ("calibrate", "--prompts", "2", "--max-new-tokens", "8",
-               "--thresholds", ""),
 }  # fmt: skip
-MOMENTS = 5  # of each: 20 in all
+MOMENTS = 5  # of each, and of saving: 20 in all
+SAVER = """
+from dsparkref import load_pair, save_drafter
+drafter = load_pair("tiny").drafter
+save_drafter(drafter, "made")
+print("ready", flush=True)
+while True:
+    save_drafter(drafter, "made")
+"""
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -123,7 +130,10 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def command(lane: str) -> list[str]:
-    out = {"train": ["--out", "made"], "calibrate": ["--save", "made", "--json", "n"]}
+    out = {
+        "train": ["--out", "made"],
+        "calibrate": ["--save", "made", "--json", "n", "--records", "cycles"],
+    }
     program = "from dsparkref.train import trainer; trainer.CHECKPOINT_SECONDS = 0.0; "
     program += "from dsparkref.cli import app; app()"  # a checkpoint after every step
     return [sys.executable, "-c", program, *LANES[lane], *out[LANES[lane][0]]]
@@ -174,3 +184,31 @@ def check_complete(folder: Path) -> None:
         load_drafter(folder / "made", load_target("tiny"))
     if (folder / "n").exists():
         json.loads((folder / "n").read_text())
+    if (folder / "cycles").exists():
+        records, _ = read_records(folder / "cycles")
+        assert len(records) > 0
+
+
+@pytest.mark.slow
+def test_killed_while_it_saves_the_drafter_is_there_whole(tmp_path):
+    """The process does nothing but save, so that any moment falls into it."""
+    folder, moments = tmp_path / "made", random.Random("saving")
+    expected = None
+    for _ in range(MOMENTS):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SAVER],
+            cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(moments.uniform(0.0, 0.3))
+        process.kill()
+        process.communicate()
+        load_drafter(folder, load_target("tiny"))  # also between two renames
+        restore_folder(folder)
+        expected = expected or digests(folder)
+        assert digests(folder) == expected
+    save_drafter(load_pair("tiny").drafter, folder)  # and nothing is left behind
+    assert digests(tmp_path) == {f"made/{name}": d for name, d in expected.items()}

@@ -185,6 +185,12 @@ def test_drafts_that_cannot_stand_stay_out():
     assert schedule_prefixes(torch.zeros(2, 0), free).tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_no_request_has_no_length(early_stop):
+    lengths = schedule_prefixes(torch.zeros(0, 3), APPENDIX_A, early_stop=early_stop)
+    assert lengths.tolist() == [] and lengths.dtype == torch.int64
+
+
 def test_half_precision_is_widened():
     chances = torch.tensor([[0.9, 0.81]], dtype=torch.bfloat16)
     assert schedule_prefixes(chances, table([1.0, 0.9, 0.8])).tolist() == [2]
