@@ -5,6 +5,7 @@ under a title says by which clock; a made-up one says that it is made up.
 """
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any
 
 from dsparkref.analysis.report import Report
@@ -40,7 +41,7 @@ def serving_figure(rows: Sequence[Report], note: str) -> Figure:
         draw_trade_off(panels[0], rows)
         draw_throughput(panels[1], rows)
         draw_budget(panels[2], rows)
-        _write_note(panels[0], note)
+        _write_note(panels[0], note, letters=58)
         _legend(figure, panels[0])
         set_title(figure, load_finding(rows))
     return figure
@@ -69,7 +70,7 @@ def load_picture(rows: Sequence[Report], note: str) -> Picture:
         left, right = figure.subplots(1, 2)
         draw_throughput(left, rows)
         draw_budget(right, rows)
-        _write_note(left, note)
+        _write_note(left, note, letters=64)
         _legend(figure, left)
         set_title(figure, finding)
     against = {
@@ -203,9 +204,10 @@ def _load_axis(axes: Axes, rows: Sequence[Report]) -> None:
     axes.set_xlabel(USERS_LABEL)
 
 
-def _write_note(axes: Axes, note: str) -> None:
-    """Write by which clock, clear of the panels beside."""
-    axes.set_title(note, loc="left", fontsize=NOTE_SIZE, color=OTHER_COLOUR, pad=16)
+def _write_note(axes: Axes, note: str, letters: int = 110) -> None:
+    """Write by which clock; ``letters`` to a line, as many as the panel is wide."""
+    lines = fill(note, letters)
+    axes.set_title(lines, loc="left", fontsize=NOTE_SIZE, color=OTHER_COLOUR, pad=16)
 
 
 def _legend(figure: Figure, axes: Axes) -> None:

@@ -322,9 +322,9 @@ if gated is not None:
     hook.remove()
 
 # %%
-gates = torch.cat(gates[1:] or gates)  # [blocks * K, r]
-assert not course.is_tiny() or (gates > 0.9).float().mean() > 0.8
-show(figures.gate_picture(gates))
+opened = torch.cat(gates[1:] or gates)  # [blocks * K, r]
+assert not course.is_tiny() or (opened > 0.9).float().mean() > 0.8
+show(figures.gate_picture(opened))
 
 # %% [markdown]
 # The gate stands open nearly everywhere, and an open gate is the vanilla head. That is

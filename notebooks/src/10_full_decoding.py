@@ -74,7 +74,8 @@ assert session.length == prompt.shape[1]  # the anchor is not read yet
 # layers, D of one, K drafts, V words of the vocabulary.
 
 # %%
-draft = drafter.propose(read.hidden, anchor, temperature=1.0, generator=generator)
+stream = generator.clone_state()  # a copy, so that this cell may be run again
+draft = drafter.propose(read.hidden, anchor, temperature=1.0, generator=stream)
 order = ("hidden", "base_logits", "draft_logits", "p_draft", "tokens", "confidence")
 made = {name: getattr(draft, name) for name in order}
 made = {name: tensor for name, tensor in made.items() if tensor is not None}
@@ -132,7 +133,7 @@ drafts = draft.tokens[:, : int(verify_len)]
 block = torch.cat([anchor[:, None], drafts], dim=1)
 seen = session.verify(block)
 p_target, p_draft = probabilities(seen.logits), draft.p_draft[:, : int(verify_len)]
-uniforms = draw_uniforms(block.shape, generator=generator, device=target.device)
+uniforms = draw_uniforms(block.shape, generator=stream, device=target.device)
 verdict = verify_block(drafts, p_draft, p_target, uniforms)
 
 # %%
