@@ -51,11 +51,11 @@ from dsparkref.verify.sampling import draw_uniforms, sample
 
 pair = load_pair()
 target, drafter = pair.target, pair.drafter
-generator = torch.Generator().manual_seed(1)
 prompt = as_row(target.encode("I want to try chess. Can you help me?"), target.device)
 session, read = target.prefill(prompt, drafter.spec.target_layer_ids)
 
 # %%
+generator = torch.Generator().manual_seed(1)
 u = draw_uniforms((1,), generator=generator, device=target.device)
 anchor = sample(probabilities(read.logits[:, -1]), u)  # [1]
 print(f"head: {drafter.head_type}, K = {drafter.block_size}")
