@@ -64,7 +64,7 @@ def test_cells_twice_without_widgets_within_the_memory(source, tmp_path, monkeyp
 
 
 def said_again(first, second) -> bool:
-    """Whether a cell said the same twice, or at least as much where it tells the time."""
+    """Whether a cell said the same twice, or as much where it tells the time."""
     if any(output.output_type == "error" for output in second.outputs):
         return False
     if "nbval-ignore-output" in first.metadata.get("tags", ()):
