@@ -194,7 +194,9 @@ class Target:
         hidden = torch.cat(tapped, dim=-1) if tapped else states[0][..., :0]
         return TargetOutput(output.logits, hidden)  # [B, S, V], [B, S, L*D]
 
-    def read(self, input_ids: Int[Tensor, "B S"], *args: Any, **keywords: Any) -> Any:
+    def read(
+        self, input_ids: Int[Tensor, "B S"], *args: Any, **keywords: Any
+    ) -> TargetOutput:
         """Do what ``forward`` does, for decoding: the model's pass leaves no gradient.
 
         Inference mode costs less per operation than ``no_grad``. The copies are
