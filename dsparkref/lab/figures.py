@@ -104,7 +104,7 @@ def curve_figure(
         _set_axes(axes, curves, size, floor)
         axes.set_ylabel(ylabel)
         set_title(figure, finding)
-        axes.set_title(note, loc="left", fontsize=12.5, color=OTHER_COLOUR)
+        axes.set_title(note, loc="left", fontsize=12.5, color=OTHER_COLOUR, pad=12)
         _label_ends(axes, curves)
     return figure
 

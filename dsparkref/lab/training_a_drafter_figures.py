@@ -74,18 +74,14 @@ def pull_picture(pulls: Mapping[float, Sequence[float]]) -> Picture:
     finding = (
         f"At a chance of {chances[0]:g}, cross entropy pulls {ratio:.0f} times harder"
     )
-    columns = {"CE": 0, "TV": 1}
+    columns = {"CE": (0, "cross entropy"), "TV": (1, "total variation (L1)")}
     with drawing((11, 5.6)) as figure:
         axes = figure.add_subplot()
-        for name, column in columns.items():
+        for name, (column, label) in columns.items():
             colour, dash, marker = LOOKS[name]
             heights = [pulls[chance][column] for chance in chances]
             axes.plot(chances, heights, dash, marker=marker, color=colour, lw=2.5)
-            label, at = {"CE": ("cross entropy", 0), "TV": ("total variation (L1)", 3)}[
-                name
-            ]
-            place = (chances[at], heights[at] + 0.05)
-            axes.annotate(label, place, color=colour)
+            axes.annotate(label, (chances[0], heights[0] + 0.05), color=colour)
         axes.set_xscale("log")
         axes.set_ylim(-0.03, 1.15)
         axes.set_xlabel("chance that the drafter gives to the right token")
@@ -93,7 +89,7 @@ def pull_picture(pulls: Mapping[float, Sequence[float]]) -> Picture:
         set_title(figure, finding)
     rows = {
         name: [pulls[chance][column] for chance in chances]
-        for name, column in columns.items()
+        for name, (column, _) in columns.items()
     }
     table = text_table(rows, [f"{c:g}" for c in chances], head="chance", digits=3)
     return Picture(figure, f"{finding}\n{table}")
