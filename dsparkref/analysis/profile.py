@@ -8,6 +8,7 @@ of 64 tokens is not 64 rows of one), so the table keeps rows and tokens apart, a
 
 import copy
 import json
+import math
 import platform
 import statistics
 from collections.abc import Callable, Sequence
@@ -137,7 +138,8 @@ def profile_pair(
         rows: numbers of requests, each >= 1.
         tokens: tokens per row, anchor included, each >= 1; the largest one bounds
             what a scheduler may ask for.
-        context: committed tokens before the step, >= 1.
+        context: committed tokens before the step, >= 1, that leave room for the step
+            in the target's context.
         repeats: timed passes per point, after two that are not counted.
         model: a name for the record.
         progress: called with a few words before each point.
@@ -147,7 +149,8 @@ def profile_pair(
             raise problem(name, "hold numbers", "at least one", "none")
         for value in values:
             check_range(name, value, 1, integer=True)
-    check_range("context", context, 1, integer=True)
+    longest = (target.max_length or math.inf) - max(NEW_ROWS, *tokens)
+    check_range("context", context, 1, longest, integer=True)
     check_range("repeats", repeats, 1, integer=True)
     points = []
     if target.device.type == "cuda":  # what is in use now still counts

@@ -77,9 +77,23 @@ def check_depth(config: dict[str, Any], headers: Mapping[str, Tensor]) -> None:
     ValueError: num_hidden_layers must be in range: expected an integer >= 1 and \
 <= 1, got 1000000000.
     """
+    config = language_part(config)
     for name in DEPTH_KEYS:
         if config.get(name) is not None:
             check_range(name, config[name], 1, max(1, len(headers)), integer=True)
+
+
+def language_part(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of the language model: that of several senses nests it.
+
+    >>> language_part({"text_config": {"num_hidden_layers": 2}, "vision_config": {}})
+    {'num_hidden_layers': 2}
+    """
+    found = config.get("text_config") or config
+    if not isinstance(found, dict):
+        rule, expected = "be a JSON object", "the language model's config"
+        raise problem("text_config", rule, expected, found)
+    return found
 
 
 def check_sizes(folder: Path, headers: Mapping[str, Tensor]) -> None:
@@ -110,7 +124,7 @@ def check_rollback(config: dict[str, Any]) -> None:
     ValueError: target's layer_types must keep every token: expected full_attention, \
 got linear_attention. Their state cannot be rolled back after a rejection.
     """
-    config = config.get("text_config") or config
+    config = language_part(config)
     kinds = set()
     for name in LAYER_KEYS:
         named = config.get(name) or []

@@ -117,6 +117,7 @@ def test_the_file_gives_the_profile_back(tmp_path):
         ({"tokens": [0]}, r"tokens .*>= 1, got 0"),
         ({"rows": [0]}, r"rows .*>= 1, got 0"),
         ({"context": 0}, r"context .*>= 1"),
+        ({"context": 99999}, r"context .*>= 1 and <= \d+, got 99999"),
         ({"repeats": 0}, r"repeats .*>= 1"),
     ],
     ids=str,

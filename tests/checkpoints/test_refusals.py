@@ -489,6 +489,8 @@ def test_missing_and_broken_files_of_a_target(tmp_path):
     ("change", "pattern"),
     [
         ({"num_hidden_layers": 10**9}, "num_hidden_layers must be in range"),
+        ({"text_config": {"num_hidden_layers": 10**9}}, "num_hidden_layers must be in"),
+        ({"text_config": [1]}, "text_config must be a JSON object"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be in range"),
         ({"vocab_size": 10**9}, r"target must load: .* must match the config by shape"),
         ({"intermediate_size": 10**9}, "target must load: .* must match the config"),

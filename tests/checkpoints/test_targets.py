@@ -12,6 +12,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 from dsparkref import Target, generate, load_target
@@ -51,6 +53,16 @@ def test_families_decode_like_transformers(family, tied, tmp_path):
     prompt = random_ids(6).tolist()
     reply = generate(target, drafter, prompt, max_new_tokens=16)
     assert reply.tokens == greedy_reply(target, prompt, 16)
+
+
+def test_an_encoder_decoder_is_refused(tmp_path):
+    sizes = {"vocab_size": 31, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_heads": 2}
+    model = T5ForConditionalGeneration(T5Config(**sizes, num_layers=1))
+    with pytest.raises(ValueError, match="model must be a causal .*T5For"):
+        Target(model)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="target must load: expected a causal"):
+        load_target(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,14 @@ def test_a_pair_of_the_readers_own_has_one_drafter(monkeypatch):
     assert not course.is_tiny()
 
 
+def test_the_tiny_pair_stands_in_for_a_drafter_without_tables(capsys):
+    markov = load_pair("tiny", head="markov")
+    assert course.with_tables(markov) is markov
+    found = course.with_tables(load_pair("tiny", head="domino"))
+    assert found.drafter.head_type == "markov"
+    assert "domino: no Markov table" in capsys.readouterr().out
+
+
 def test_released_drafters_that_are_not_here_are_named(monkeypatch, capsys):
     pair = load_pair("tiny", head="markov")
     monkeypatch.setenv("DSPARKREF_PAIR", "qwen3-4b")
