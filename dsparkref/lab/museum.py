@@ -153,7 +153,7 @@ def edited(**changes: Any) -> Plant:
             place = Path(folder) / "drafter"
             save_drafter(pair.drafter, place)
             path = place / "config.json"
-            config = json.loads(path.read_text())
+            config = json.loads(path.read_text(encoding="utf-8"))
             for key, change in changes.items():
                 is_rule = callable(change)
                 config[key] = change(pair.drafter.spec) if is_rule else change
