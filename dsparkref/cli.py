@@ -142,7 +142,7 @@ def generate(
 ) -> None:
     """Answer one prompt speculatively."""
     from dsparkref import generate as decode
-    from dsparkref.lab.evaluation import check_sampling
+    from dsparkref.lab.options import check_sampling
     from dsparkref.lab.sources import open_pair
     from dsparkref.lab.terminal import show_cycles
 

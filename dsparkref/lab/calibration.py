@@ -9,18 +9,19 @@ from rich.console import Console, Group
 from dsparkref.analysis.calibrate import CALIBRATORS
 from dsparkref.analysis.calibration_records import gather_records, write_records
 from dsparkref.analysis.calibration_report import VIEWS, calibration_report
-from dsparkref.analysis.evaluate import read_prompts
 from dsparkref.analysis.report import Report
 from dsparkref.analysis.sweep import threshold_sweep
-from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import save_drafter
-from dsparkref.decode.request import Prompt
-from dsparkref.decode.target import Target
-from dsparkref.lab.evaluation import check_file, check_folder, check_sampling
+from dsparkref.lab.options import (
+    check_file,
+    check_folder,
+    check_sampling,
+    write_numbers,
+)
+from dsparkref.lab.prompts import evaluation_prompts, ids_of
 from dsparkref.lab.sources import open_pair
 from dsparkref.lab.tables import make_table, number, share
 from dsparkref.shapes import check_known, check_range, problem
-from dsparkref.train.corpus import DOMAINS
 
 
 def run_calibration(
@@ -51,7 +52,7 @@ def run_calibration(
         check_range("thresholds", level, 0.0, 1.0)
     loaded = open_pair(pair, head)
     target, drafter = loaded.target, loaded.drafter
-    prompts = _evaluation_prompts(target, num_prompts)
+    prompts = evaluation_prompts(target, num_prompts)
     options: Any = {"max_new_tokens": max_new_tokens, "temperature": temperature}
     settings = {
         "drafter": drafter.head_type,
@@ -62,9 +63,8 @@ def run_calibration(
         **options,
     }
     with console.status("decoding") as status:  # silent where there is no terminal
-        together = [prompt for found in prompts.values() for prompt in found]
         records = gather_records(
-            target, drafter, together, replies=replies, generator=seed, **options
+            target, drafter, ids_of(prompts), replies=replies, generator=seed, **options
         )
         if records_file is not None:
             write_records(records, records_file, settings)
@@ -77,7 +77,7 @@ def run_calibration(
         sweep = threshold_sweep(
             target,
             fitted,
-            prompts,
+            {domain: ids_of({domain: found}) for domain, found in prompts.items()},
             levels,
             on=on,
             seed=seed,
@@ -92,22 +92,8 @@ def run_calibration(
         console.print(f"calibrated drafter: {save_folder}", soft_wrap=True)
     if records_file is not None:
         console.print(f"records: {records_file}", soft_wrap=True)
-    if json_file is not None:
-        files.write_json(json_file, report)
-        console.print(f"numbers: {json_file}", soft_wrap=True)
+    write_numbers(console, json_file, report)
     return report
-
-
-def _evaluation_prompts(target: Target, count: int) -> dict[str, list[Prompt]]:
-    """Return domain -> the first ``count`` evaluation prompts, as ids."""
-    folder = files.data_folder() / "eval"
-    return {
-        domain: [
-            example.prompt
-            for example in read_prompts(folder / f"{domain}.jsonl", target, count)
-        ]
-        for domain in DOMAINS
-    }
 
 
 def calibration_tables(report: Report) -> Iterator[Group]:

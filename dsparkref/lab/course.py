@@ -14,9 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import dsparkref
-from dsparkref.analysis.evaluate import EvalPrompt, evaluate_drafter, read_prompts
+from dsparkref.analysis.evaluate import EvalPrompt, evaluate_drafter
 from dsparkref.analysis.memory import block_acceptance
-from dsparkref.checkpoints import files
 from dsparkref.checkpoints.hub import held_copy
 from dsparkref.checkpoints.io import (
     QWEN3_4B_DRAFTERS,
@@ -29,6 +28,7 @@ from dsparkref.decode.target import Target
 from dsparkref.draft.drafter import Drafter
 from dsparkref.draft.heads import MarkovHead
 from dsparkref.draft.spec import HEADS
+from dsparkref.lab.prompts import evaluation_prompts, in_turn
 from dsparkref.lab.terminal import token_text
 from dsparkref.records import Proposal, Verdict
 from dsparkref.train.corpus import DOMAINS
@@ -105,12 +105,7 @@ def evaluation_examples(
     pair: Pair, per_domain: int, domains: Sequence[str] = DOMAINS
 ) -> list[EvalPrompt]:
     """Return held-out prompts with replies, of math, code and chat in turn."""
-    folder = files.data_folder() / "eval"
-    found = [
-        read_prompts(folder / f"{domain}.jsonl", pair.target, per_domain)
-        for domain in domains
-    ]
-    return [example for turn in zip(*found, strict=True) for example in turn]
+    return in_turn(evaluation_prompts(pair.target, per_domain, domains))
 
 
 def accepted_lengths(

@@ -19,15 +19,14 @@ from dsparkref.analysis.evaluate import (
     EvalPrompt,
     Evaluation,
     evaluate_drafter,
-    read_prompts,
 )
-from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import load_drafter, load_target
 from dsparkref.decode.loop import decode_cycles
 from dsparkref.decode.target import Target
 from dsparkref.draft.spec import HEADS
-from dsparkref.lab.evaluation import check_file, check_sampling
-from dsparkref.lab.figures import FIGURES, save_figure, suffix_decay_figure
+from dsparkref.lab.figures import FIGURES, suffix_decay_figure
+from dsparkref.lab.options import check_file, check_sampling, write_figure
+from dsparkref.lab.prompts import evaluation_prompts
 from dsparkref.lab.speed import SPEED_NOTE
 from dsparkref.lab.tables import make_table, number, position_table
 from dsparkref.lab.terminal import show_cycles
@@ -80,9 +79,7 @@ def run_demo(
     start = time.perf_counter()
     target = load_target("tiny")
     drafters = {head: load_drafter(f"tiny/{head}", target) for head in HEADS}
-    count = rounds * prompts_per_domain
-    folder = files.data_folder() / "eval"
-    prompts = {d: read_prompts(folder / f"{d}.jsonl", target, count) for d in DOMAINS}
+    prompts = evaluation_prompts(target, rounds * prompts_per_domain)
     show_one(console, target, drafters["markov"], prompts["chat"][0], temperature, seed)
 
     results: dict[str, Results] = {name: Results([]) for name in (BASELINE, *drafters)}
@@ -201,8 +198,7 @@ def draw(
     except ModuleNotFoundError:
         console.print("No figure: matplotlib is missing (pip install matplotlib).")
         return
-    save_figure(figure, out)
-    console.print(f"figure: {out}", soft_wrap=True)
+    write_figure(console, out, figure)
 
 
 def _warm_up(target: Target, drafters: Mapping[str, Any], prompt: EvalPrompt) -> None:

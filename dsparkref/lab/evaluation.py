@@ -7,15 +7,19 @@ from typing import Any
 
 from rich.console import Console
 
-from dsparkref.analysis.evaluate import read_prompts
 from dsparkref.analysis.report import ALL, Report, evaluation_report
-from dsparkref.checkpoints import files
-from dsparkref.lab.figures import FIGURES, save_figure, suffix_decay_figure
+from dsparkref.lab.figures import FIGURES, suffix_decay_figure
+from dsparkref.lab.options import (
+    check_file,
+    check_sampling,
+    write_figure,
+    write_numbers,
+)
+from dsparkref.lab.prompts import evaluation_prompts
 from dsparkref.lab.sources import is_tiny, open_drafters, open_target
 from dsparkref.lab.tables import report_tables
-from dsparkref.shapes import check_range, problem
-from dsparkref.train.corpus import DOMAINS, answer_is_right, memory_positions
-from dsparkref.verify.sampling import check_settings
+from dsparkref.shapes import problem
+from dsparkref.train.corpus import answer_is_right, memory_positions
 
 
 def run_evaluation(
@@ -39,11 +43,7 @@ def run_evaluation(
     check_sampling(temperature, seed)
     target = open_target(target_source)
     drafters, all_tiny = open_drafters(target, drafter_names)
-    folder = files.data_folder() / "eval"
-    prompts = {
-        domain: read_prompts(folder / f"{domain}.jsonl", target, num_prompts)
-        for domain in DOMAINS
-    }
+    prompts = evaluation_prompts(target, num_prompts)
     with console.status("") as status:  # silent where the output is no terminal
         report = evaluation_report(
             target,
@@ -59,44 +59,10 @@ def run_evaluation(
         )
     for table in report_tables(report):
         console.print(table)
-    if json_file is not None:
-        files.write_json(json_file, report)
-        console.print(f"numbers: {json_file}", soft_wrap=True)
+    write_numbers(console, json_file, report)
     if figure_file is not None:
-        save_figure(decay_figure(report), figure_file)
-        console.print(f"figure: {figure_file}", soft_wrap=True)
+        write_figure(console, figure_file, decay_figure(report))
     return report
-
-
-def check_sampling(
-    temperature: float,
-    seed: int,
-    top_k: int | None = None,
-    top_p: float | None = None,
-) -> None:
-    """Check what the decoding will ask for, before anything is loaded."""
-    check_settings(temperature, top_k, top_p)
-    check_range("seed", seed, 0, 2**64 - 1, integer=True)
-
-
-def check_folder(name: str, path: Path | None) -> None:
-    """Check that a file can be written later, before any work is done."""
-    if path is not None and not path.absolute().parent.is_dir():
-        expected, got = "an existing folder", path.parent
-        raise problem(name, "lie in a folder", expected, got, "", FileNotFoundError)
-
-
-def check_file(name: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
-    """Check the same of a file: that it is no folder, and of a kind we can write."""
-    check_folder(name, path)
-    if path is None:
-        return
-    if path.is_dir():
-        rule, error = "be a file", IsADirectoryError
-        raise problem(name, rule, "a file", f"folder {path}", "", error)
-    if suffixes and path.suffix.lower() not in suffixes:
-        expected, got = f"a name that ends in {' or '.join(suffixes)}", path.name
-        raise problem(name, "be of a known kind", expected, got)
 
 
 def decay_figure(report: Report) -> Any:

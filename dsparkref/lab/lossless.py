@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from dsparkref.analysis.evaluate import read_prompts
 from dsparkref.analysis.lossless import LosslessReport, check_lossless
 from dsparkref.analysis.rounding import Rounding
 from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import PAIRS, Pair, load_drafter, load_pair
 from dsparkref.decode.target import Target
-from dsparkref.lab.evaluation import check_file, check_sampling
+from dsparkref.lab.options import check_file, check_sampling, write_numbers
+from dsparkref.lab.prompts import evaluation_prompts, ids_of
 from dsparkref.lab.sources import drafter_source, open_target
 from dsparkref.shapes import dtype_name
 from dsparkref.train.corpus import DOMAINS
@@ -57,9 +57,7 @@ def run_lossless(
         console.print(f"{found.name}: {found.answer}; {found.detail}")
     console.print(rounding_line(report.rounding))
     console.print(f"{report.answer}: {ANSWER_MEANS[report.answer]}")
-    if json_file is not None:
-        files.write_json(json_file, {"answer": report.answer, **asdict(report)})
-        console.print(f"numbers: {json_file}", soft_wrap=True)
+    write_numbers(console, json_file, {"answer": report.answer, **asdict(report)})
     return report
 
 
@@ -80,12 +78,7 @@ def check_prompts(target: Target, per_domain: int) -> list[list[int]]:
             (len(DOMAINS) * per_domain, 24),
         )
         return torch.randint(target.vocab_size, shape, generator=stream).tolist()
-    folder = files.data_folder() / "eval"
-    return [
-        example.prompt
-        for domain in DOMAINS
-        for example in read_prompts(folder / f"{domain}.jsonl", target, per_domain)
-    ]
+    return ids_of(evaluation_prompts(target, per_domain))
 
 
 def rounding_line(found: Rounding) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 from rich.console import Console, Group
 
 from dsparkref.analysis.device_check import check_device
-from dsparkref.analysis.evaluate import read_prompts
 from dsparkref.analysis.profile import (
     Profile,
     device_name,
@@ -21,11 +20,11 @@ from dsparkref.analysis.random_pair import SIZES, random_pair
 from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import Pair, load_target
 from dsparkref.checkpoints.targets import resolve_device
-from dsparkref.lab.evaluation import check_file
+from dsparkref.lab.options import check_file
+from dsparkref.lab.prompts import evaluation_prompts
 from dsparkref.lab.sources import open_pair
 from dsparkref.lab.tables import make_table, number
 from dsparkref.shapes import check_known, problem
-from dsparkref.train.corpus import DOMAINS
 
 # Of each reply of the tiny pair that is compared with the CPU's.
 CHECK_TOKENS = 64
@@ -159,9 +158,8 @@ def _place(device: str, name: str) -> Path:
 
 def _messages() -> list[str]:
     """Return one message per domain of the evaluation set."""
-    target, folder = load_target("tiny", device="cpu"), files.data_folder() / "eval"
-    paths = [folder / f"{domain}.jsonl" for domain in DOMAINS]
-    return [read_prompts(path, target, 1)[0].message for path in paths]
+    prompts = evaluation_prompts(load_target("tiny", device="cpu"), 1)
+    return [example.message for [example] in prompts.values()]
 
 
 def numbers_of(name: str, text: str) -> list[int]:

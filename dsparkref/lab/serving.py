@@ -8,7 +8,6 @@ from pathlib import Path
 from rich.console import Console, Group
 
 from dsparkref.analysis.clock import CURVES, StepClock, made_up_clock, table_clock
-from dsparkref.analysis.evaluate import read_prompts
 from dsparkref.analysis.load import (
     LoadResult,
     Recorded,
@@ -37,16 +36,20 @@ from dsparkref.analysis.serving import (
     serving_policies,
     serving_rows,
 )
-from dsparkref.checkpoints import files
 from dsparkref.checkpoints.io import Pair
 from dsparkref.decode.loop import decode_cycles
-from dsparkref.lab.evaluation import check_file, check_sampling
-from dsparkref.lab.figures import FIGURES, save_figure
+from dsparkref.lab.figures import FIGURES
+from dsparkref.lab.options import (
+    check_file,
+    check_sampling,
+    write_figure,
+    write_numbers,
+)
+from dsparkref.lab.prompts import evaluation_prompts, in_turn
 from dsparkref.lab.serving_figures import serving_figure
 from dsparkref.lab.sources import open_pair
 from dsparkref.lab.tables import make_table, number, percent
 from dsparkref.shapes import check_known, check_range, dtype_name, problem
-from dsparkref.train.corpus import DOMAINS
 from dsparkref.verify.policies import Policy
 
 CLOCKS = ("replay", "real")
@@ -135,12 +138,10 @@ def run_serve_sim(
     }
     for line in serving_text(report):
         console.print(line, soft_wrap=True)
-    if json_file is not None:
-        files.write_json(json_file, report)
-        console.print(f"numbers: {json_file}", soft_wrap=True)
+    write_numbers(console, json_file, report)
     if figure_file is not None:
-        save_figure(serving_figure(rows, clock_note(report)), figure_file)
-        console.print(f"figure: {figure_file}", soft_wrap=True)
+        figure = serving_figure(rows, clock_note(report))
+        write_figure(console, figure_file, figure)
     return report
 
 
@@ -178,14 +179,13 @@ def served(
     pair: Pair, load: Load, clock: StepClock, progress: Callable[[str], None]
 ) -> Serve:
     """Return the load on the real clock; ``clock`` is for the schedulers alone."""
-    in_turn = zip(*eval_prompts(pair, load.prompts), strict=True)
-    prompts = [prompt for turn in in_turn for prompt in turn]
+    examples = in_turn(evaluation_prompts(pair.target, load.prompts))
 
     def serve(policy: Policy, places: int) -> LoadResult:
         return serve_load(
             pair.target,
             pair.drafter,
-            [prompts[i % len(prompts)] for i in range(load.count(places))],
+            [examples[i % len(examples)].prompt for i in range(load.count(places))],
             policy,
             rate=load.rate,
             concurrency=places,
@@ -208,16 +208,16 @@ def record_domains(
 ) -> Recorded:
     """Decode evaluation prompts untruncated; each domain is a kind of request."""
     kinds = []
-    for domain, prompts in zip(DOMAINS, eval_prompts(pair, num_prompts), strict=True):
+    for domain, examples in evaluation_prompts(pair.target, num_prompts).items():
         progress(f"recording {domain}")
         kinds.append(
             [
                 trace
-                for number, prompt in enumerate(prompts)
+                for number, example in enumerate(examples)
                 for trace in decode_cycles(
                     pair.target,
                     pair.drafter,
-                    prompt,
+                    example.prompt,
                     max_new_tokens=max_new_tokens,
                     temperature=temperature,
                     generator=seed + number,
@@ -225,20 +225,6 @@ def record_domains(
             ]
         )
     return record_cycles(*kinds)
-
-
-def eval_prompts(pair: Pair, num_prompts: int) -> list[list[list[int]]]:
-    """Return the first evaluation prompts of each domain, as ids."""
-    folder = files.data_folder() / "eval"
-    return [
-        [
-            example.prompt
-            for example in read_prompts(
-                folder / f"{domain}.jsonl", pair.target, num_prompts
-            )
-        ]
-        for domain in DOMAINS
-    ]
 
 
 def step_clock(table: str, block_size: int, *, padded: bool = False) -> StepClock:

@@ -8,7 +8,6 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from dsparkref.analysis.evaluate import read_prompts
 from dsparkref.analysis.speed import (
     HUGGING_FACE,
     ONE_TOKEN,
@@ -16,12 +15,11 @@ from dsparkref.analysis.speed import (
     measure_speed,
     peak_memory,
 )
-from dsparkref.checkpoints import files
-from dsparkref.lab.evaluation import check_file
+from dsparkref.lab.options import check_file, write_numbers
+from dsparkref.lab.prompts import evaluation_prompts, ids_of
 from dsparkref.lab.sources import open_drafters, open_target
 from dsparkref.lab.tables import make_table, number, percent
 from dsparkref.shapes import dtype_name
-from dsparkref.train.corpus import DOMAINS
 
 SPEED_NOTE = (
     "A speed-up on so small a model is real but of its own kind: each forward pass is "
@@ -43,14 +41,7 @@ def run_speed(
     check_file("json", json_file)
     target = open_target(target_source)
     drafters, _ = open_drafters(target, drafter_names)
-    folder = files.data_folder() / "eval"
-    prompts = [
-        example.prompt
-        for domain in DOMAINS
-        for example in read_prompts(
-            folder / f"{domain}.jsonl", target, prompts_per_domain
-        )
-    ]
+    prompts = ids_of(evaluation_prompts(target, prompts_per_domain))
     with console.status("") as status:
         timings = measure_speed(
             target,
@@ -64,10 +55,8 @@ def run_speed(
     threads = f"{torch.get_num_threads()} threads"
     title = f"{len(prompts)} prompts, greedy, median of {rounds} rounds ({where}, "
     show_speed(console, timings, f"{title}{threads})", len(prompts))
-    if json_file is not None:
-        rows = {name: asdict(timing) for name, timing in timings.items()}
-        files.write_json(json_file, rows)
-        console.print(f"numbers: {json_file}", soft_wrap=True)
+    rows = {name: asdict(timing) for name, timing in timings.items()}
+    write_numbers(console, json_file, rows)
     return timings
 
 

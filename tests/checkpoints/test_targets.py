@@ -58,7 +58,7 @@ def test_families_decode_like_transformers(family, tied, tmp_path):
 def test_an_encoder_decoder_is_refused(tmp_path):
     sizes = {"vocab_size": 31, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_heads": 2}
     model = T5ForConditionalGeneration(T5Config(**sizes, num_layers=1))
-    with pytest.raises(ValueError, match="model must be a causal .*T5For"):
+    with pytest.raises(ValueError, match=r"model must be a causal .*T5For"):
         Target(model)
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="target must load: expected a causal"):

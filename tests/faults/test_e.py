@@ -6,6 +6,7 @@ from rich.console import Console
 from tiny_models import oracle, tiny_target
 
 from dsparkref import ConfidenceThreshold, survival
+from dsparkref.analysis.evaluate import EvalPrompt
 from dsparkref.analysis.speed import measure_speed
 from dsparkref.lab import speed
 from dsparkref.verify.scheduler import fill_budget
@@ -54,9 +55,8 @@ def test_a_crash_is_no_slow_run(tmp_path, monkeypatch):
     monkeypatch.setattr(
         speed, "open_drafters", lambda *_: ({"x": Breaks(target, prompt)}, None)
     )
-    monkeypatch.setattr(
-        speed, "read_prompts", lambda *_: [type("P", (), {"prompt": prompt})]
-    )
+    example = EvalPrompt("", prompt, [], "", {})
+    monkeypatch.setattr(speed, "evaluation_prompts", lambda *_: {"math": [example]})
     console = Console(file=(tmp_path / "said").open("w"))
     with pytest.raises(MemoryError):
         speed.run_speed(
