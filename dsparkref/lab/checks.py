@@ -23,6 +23,8 @@ NOT_ATTEMPTED, WRONG, CORRECT = "not attempted", "wrong", "correct"
 TOLERANCE = 1e-5
 # Tensors with more numbers than this are described in messages, not printed.
 SHOWN_NUMBERS = 16
+# Dataclasses whose own words are longer than this are named only.
+SHOWN_LETTERS = 100
 
 Function = Callable[..., Any]
 Case = tuple[Any, ...]
@@ -158,6 +160,8 @@ def shown(value: Any) -> str:
     ('[0.5, 0.3333]', '[[0.0, 0.0], 7]')
     >>> shown(torch.zeros(5, 5))
     'a tensor of shape [5, 5]'
+    >>> shown(Feedback("wrong", "Half.")), shown(Feedback("wrong", 99 * "so "))
+    ('wrong: Half.', 'a Feedback')
     """
     if isinstance(value, Tensor):
         if value.numel() > SHOWN_NUMBERS:
@@ -165,6 +169,8 @@ def shown(value: Any) -> str:
         return shown(value.tolist())
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(shown, value))}]"
+    if is_dataclass(value) and len(repr(value)) <= SHOWN_LETTERS:
+        return repr(value)
     if isinstance(value, nn.Module) or is_dataclass(value):
         return f"a {type(value).__name__}"
     return repr(round(value, 4)) if isinstance(value, float) else repr(value)

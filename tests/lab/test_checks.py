@@ -107,6 +107,31 @@ def counted_by_a_student(accepted, verified, block_size):
     return torch.stack(shares)
 
 
+def edges_in_both_by_a_student(predicted, observed, bins):
+    total = 0.0
+    for low in range(bins):
+        inside = (predicted >= low / bins) & (predicted <= (low + 1) / bins)
+        if inside.any():
+            gap = predicted[inside].mean() - observed[inside].float().mean()
+            total += inside.float().mean() * gap.abs()
+    return total
+
+
+def signs_by_a_student(predicted, observed, bins):
+    inside = (predicted * bins).long().clamp(max=bins - 1)
+    total = 0.0
+    for number in inside.unique():
+        some = inside == number
+        total += (predicted[some] - observed[some]).sum() / len(predicted)
+    return abs(total)
+
+
+def observed_by_a_student(cycles):
+    accepted = torch.tensor([cycle.num_accepted for cycle in cycles])
+    whole = [c.verify_len if c.next_token else c.num_accepted for c in cycles]
+    return accepted, torch.tensor(whole)
+
+
 @pytest.mark.parametrize(
     ("name", "answer", "hint"),
     [
@@ -114,6 +139,9 @@ def counted_by_a_student(accepted, verified, block_size):
         ("markov_head", gated_by_a_student, "The gate comes after W_2 here"),
         ("scheduler", throughputs_by_a_student, "count the drafts alone"),
         ("scheduler", share_by_a_student, "row by row"),
+        ("confidence", edges_in_both_by_a_student, "in the lower, or in both"),
+        ("confidence", signs_by_a_student, "taken after the sum"),
+        ("full_decoding", observed_by_a_student, "Token 0 is a token"),
     ],
 )
 def test_a_mistake_written_another_way_earns_the_hint(name, answer, hint):
@@ -193,6 +221,19 @@ def test_a_learner_may_be_wrong_by_rounding_and_no_more():
 )
 def test_results_are_compared(expected, got, equal):
     assert same(expected, got) is equal
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("mean_length", "mean_length(evaluation(lengths=[[12, 2], [10, 10]]), [0, 1])"),
+        ("keep", "tokens=[1], max_new_tokens=10, stop_token_ids=[9]), [2, 9, 3])"),
+        ("observed_drafts", "cycle(verify_len=3, num_accepted=2, next_token=None)"),
+    ],
+)
+def test_inputs_that_are_objects_are_shown(name, part):
+    exercise = MODULES["full_decoding"].EXERCISES[name]
+    assert part in exercise.check(lambda *_: None).message
 
 
 def test_messages_stay_short():

@@ -119,6 +119,10 @@ def _without_weights(predicted: Tensor, observed: Tensor, bins: int) -> Tensor:
     return torch.stack(gaps).sum()
 
 
+def _counts_as_weights(predicted: Tensor, observed: Tensor, bins: int) -> float:
+    return len(predicted) * expected_calibration_error(predicted, observed, bins)
+
+
 def _with_a_sign(predicted: Tensor, observed: Tensor, bins: int) -> Tensor:
     return predicted.mean() - observed.double().mean()
 
@@ -151,19 +155,22 @@ ERROR = Exercise(
     mistakes={
         "Each record is compared by itself, and an outcome is never .7. Compare means, "
         "bin by bin.": _record_by_record,
-        "All records are in one bin here, so that a bin too sure and a bin too modest "
-        "cancel.": _one_big_bin,
+        "A bin too sure and a bin too modest cancel: either all records are in one "
+        "bin, or the absolute value was taken after the sum. Take it bin by bin.": (
+            _one_big_bin
+        ),
         "Every bin counts the same. Weigh a bin by its share of the records.": (
             _bins_alike
         ),
         "The gaps are added up as they are. Weigh a bin by its share of the records.": (
             _without_weights
         ),
+        "n_b is a count. Divide by n.": _counts_as_weights,
         "Gaps of opposite sign cancel. Take their absolute value, bin by bin.": (
             _with_a_sign
         ),
-        "A prediction on the edge of two bins belongs to the upper one; yours is in "
-        "the lower.": _closed_above,
+        "A prediction on the edge of two bins belongs to the upper one alone; yours is "
+        "in the lower, or in both.": _closed_above,
         "This is the worst bin. The ECE is a weighted mean over the bins.": _worst_bin,
         "A bin without records has no mean (0 / 0). It has no weight either: leave it "
         "out.": _empty_bins_count,

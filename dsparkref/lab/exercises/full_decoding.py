@@ -14,18 +14,21 @@ from torch import Tensor
 from dsparkref.analysis.evaluate import Evaluation
 from dsparkref.analysis.metrics import observations
 from dsparkref.decode.request import Request
-from dsparkref.lab.checks import Exercise
+from dsparkref.lab.checks import Exercise, shown
 from dsparkref.records import CycleTrace
 
 # -- warm-up: tokens per cycle over several replies -----------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Counted:
     """Stands for an ``Evaluation``: its counts alone."""
 
     # [n, 2], tokens added by cycles, and cycles, of each reply
     lengths: Tensor
+
+    def __repr__(self) -> str:
+        return f"evaluation(lengths={shown(self.lengths)})"
 
 
 def _mean_of_replies(counted: Counted, prompts: Tensor) -> float:
@@ -84,6 +87,18 @@ MEAN_LENGTH = Exercise(
 # -- core: what of a cycle's tokens is kept -------------------------------------------
 
 
+@dataclass(repr=False)
+class ShortRequest(Request):
+    """A request that says only what this exercise is about."""
+
+    def __repr__(self) -> str:
+        stops = sorted(self.stop_token_ids)
+        return (
+            f"request(tokens={self.tokens}, max_new_tokens={self.max_new_tokens}, "
+            f"stop_token_ids={stops})"
+        )
+
+
 def _everything(request: Request, new_tokens: Sequence[int]) -> list[int]:
     return list(new_tokens)
 
@@ -121,7 +136,7 @@ def _nothing_after_a_stop(request: Request, new_tokens: Sequence[int]) -> list[i
 
 
 def _request(cap: int, *tokens: int) -> Request:
-    return Request([5, 6], cap, frozenset([9]), list(tokens))
+    return ShortRequest([5, 6], cap, frozenset([9]), list(tokens))
 
 
 KEEP = Exercise(
@@ -223,6 +238,30 @@ def _emitted_less_one(cycles: Sequence[CycleTrace]) -> Any:
     return torch.tensor([len(cycle.emitted) - 1 for cycle in cycles]), observed
 
 
+def _token_0_is_none(cycles: Sequence[CycleTrace]) -> Any:
+    return _counts(
+        [cycle.num_accepted for cycle in cycles],
+        [
+            cycle.verify_len if cycle.next_token else cycle.num_accepted
+            for cycle in cycles
+        ],
+    )
+
+
+def _with_one_more(cycles: Sequence[CycleTrace], where_cut: int) -> Any:
+    accepted = [cycle.num_accepted for cycle in cycles]
+    more = [where_cut if cycle.next_token is None else 1 for cycle in cycles]
+    return _counts(accepted, [n + m for n, m in zip(accepted, more, strict=True)])
+
+
+def _one_more_everywhere(cycles: Sequence[CycleTrace]) -> Any:
+    return _with_one_more(cycles, where_cut=1)
+
+
+def _one_more_where_uncut(cycles: Sequence[CycleTrace]) -> Any:
+    return _with_one_more(cycles, where_cut=0)
+
+
 def _up_to_the_rejection(cycles: Sequence[CycleTrace]) -> Any:
     accepted, observed = observations(cycles)
     return accepted, torch.minimum(accepted + 1, observed)
@@ -238,6 +277,7 @@ OBSERVED = Exercise(
     cases=[
         ([_cycle(3, 2, 5), _cycle(3, 2, None)],),
         ([_cycle(4, 0, 6), _cycle(2, 2, 8), _cycle(4, 1, None), _cycle(3, 1, 5)],),
+        ([_cycle(3, 1, 0)],),
     ],
     mistakes={
         "A cycle that a stop token or the cap cut counts as one that refused its next "
@@ -256,6 +296,12 @@ OBSERVED = Exercise(
         "that is what is counted. (Conditional acceptance is the same either way.)": (
             _up_to_the_rejection
         ),
+        "Token 0 is a token: ask whether `next_token is None`.": _token_0_is_none,
+        "num_accepted + 1 is the draft that fell, if one did. Where all that were "
+        "verified stood, nothing behind them was judged; where the reply was cut, "
+        "neither.": _one_more_everywhere,
+        "num_accepted + 1 is the draft that fell, if one did. Where all that were "
+        "verified stood, nothing behind them was judged.": _one_more_where_uncut,
         "The two are in the wrong order: accepted first, then observed.": _swapped,
     },
 )

@@ -321,6 +321,16 @@ def _one_matrix(
     return bias, after
 
 
+def _sigmoid_between(
+    head: DominoHead, state: DominoState, prev_tokens: Tensor, hidden: Tensor
+) -> tuple[Tensor, DominoState]:
+    bias, after = DominoHead.step(head, state, prev_tokens, hidden)
+    if state[1] >= head.prefix_len:
+        joint = torch.cat([hidden, after[0]], dim=-1)
+        bias = head.bias_proj(head.inner_proj(joint).sigmoid())
+    return bias, after
+
+
 def _not_counted_on(
     head: DominoHead, state: DominoState, prev_tokens: Tensor, hidden: Tensor
 ) -> tuple[Tensor, DominoState]:
@@ -376,6 +386,8 @@ DOMINO = Exercise(
         "The inner projection reads [h_k ; g_k], in this order.": _input_turned_round,
         "The SiLU between the two projections is missing; without it they are one "
         "matrix.": _one_matrix,
+        "A sigmoid stands in the place of the SiLU, which is x times the sigmoid of "
+        "x.": _sigmoid_between,
         "The state is a pair: g_k, and the position of the next draft.": _memory_alone,
         "The position is not counted on: it is part of the state.": _not_counted_on,
         "The GRU starts anew at each step. It goes on from the state it is given.": (

@@ -180,6 +180,17 @@ def _sort_with_zeros(survival: Tensor) -> tuple[Tensor, Tensor]:
     return chances, order // survival.shape[1]
 
 
+def _flat_places(survival: Tensor) -> tuple[Tensor, Tensor]:
+    chances, order = survival.flatten().sort(descending=True)
+    return chances, order
+
+
+def _places_by_position(survival: Tensor) -> tuple[Tensor, Tensor]:
+    """All but the last step: place % R is the request, place // R the position."""
+    chances, order = survival.T.flatten().sort(descending=True, stable=True)
+    return chances[chances > 0], order[chances > 0]
+
+
 # up to 16 numbers, torch's sort leaves ties in order though nobody asked
 MANY_TIES = torch.full((4, 6), 0.5)
 RANKING_CASES = [(TIES,), (TWO,), (torch.tensor([[0.5, 0.0], [0.5, 0.5]]),)]
@@ -215,6 +226,12 @@ RANKING = Exercise(
         "later draft comes before an earlier one of the same request.": _turned_round,
         "The worst draft is first.": _worst_first,
         "These are the drafts' positions. The answer names their requests.": _positions,
+        "These are places in the flattened table. The answer names requests, drafts of "
+        "survival 0 stay out, and at equal survival the lower position comes first.": (
+            _flat_places
+        ),
+        "The order is right. But these are places in the flattened table, and the "
+        "answer names requests: which request is at each place?": _places_by_position,
     },
 )
 
@@ -263,6 +280,11 @@ def _as_good_as_the_last(survival: Tensor, budget: int) -> Tensor:
     return (survival >= last).sum(dim=1)
 
 
+def _zeros_fill_up(survival: Tensor, budget: int) -> Tensor:
+    _, requests = _zeros_stay(survival)
+    return requests[:budget].bincount(minlength=len(survival))
+
+
 SHARE_OUT = Exercise(
     name="share_out",
     reference=fill_budget,
@@ -281,6 +303,8 @@ SHARE_OUT = Exercise(
         "First come, first served. The best of all requests go in first.": _first_come,
         "In turn, one draft each. Then a bad first draft goes before a good second "
         "one; the survival decides.": _in_turn,
+        "Room was left, and a draft of survival 0 was let in. It can never stand: it "
+        "stays out, whatever the budget.": _zeros_fill_up,
         "The budget counts drafts alone; the anchors have their places already.": (
             _anchors_count
         ),
