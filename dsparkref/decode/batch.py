@@ -9,7 +9,8 @@ hence other random numbers; then the law of the output is the same, not the samp
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -165,8 +166,9 @@ class BatchDecoder:
 
         Raises:
             Whatever drafter, policy or target raise, and KeyboardInterrupt. The cycle
-            is then undone: generators, the policy's memory and all caches are as
-            before, and the next ``step`` tries again.
+            is then undone: the generators, the policy's memory, the requests and the
+            target's caches are as before, and the next ``step`` tries again. (What a
+            request without a generator drew from the global stream stays drawn.)
         """
         self._read_prompts()
         if not self._running:
@@ -202,23 +204,22 @@ class BatchDecoder:
         """Start what waits; a request that asks for nothing never meets a model."""
         for number, (request, generator) in list(self._waiting.items()):
             if request.finish_reason is None:
-                self._running[number] = self._decoding.start(request, generator)
+                with _restored([generator]):
+                    self._running[number] = self._decoding.start(request, generator)
             del self._waiting[number]
             self._retire(number, request)
 
     def _cycle(self, rows: Sequence[Running]) -> list[CycleTrace]:
         """Run one cycle, or none: what breaks off in the middle is undone."""
         policy = copy.deepcopy(self._decoding.policy)
-        streams = [row.generator for row in rows if row.generator is not None]
-        states = [stream.get_state() for stream in streams]
+        undo = [row.remember() for row in rows]
         try:
-            return self._decoding.cycle(rows)
-        except BaseException:
+            with _restored([row.generator for row in rows]):
+                return self._decoding.cycle(rows)
+        except BaseException:  # Ctrl-C, too
             self._decoding.policy = policy
-            for stream, state in zip(streams, states, strict=True):
-                stream.set_state(state)
-            for row in rows:
-                row.session.roll_back()
+            for undo_row in undo:
+                undo_row()
             raise
 
     def _retire(self, number: int, request: Request) -> None:
@@ -229,6 +230,18 @@ class BatchDecoder:
                 request.tokens, request.finish_reason, traces
             )
             self._running.pop(number, None)
+
+
+@contextmanager
+def _restored(streams: Sequence[torch.Generator | None]) -> Iterator[None]:
+    """Put the streams back where they were if what follows breaks off."""
+    states = [(stream, stream.get_state()) for stream in streams if stream is not None]
+    try:
+        yield
+    except BaseException:
+        for stream, state in states:
+            stream.set_state(state)
+        raise
 
 
 def one_per_prompt(generators: Sequence[Stream] | None, count: int) -> list[Stream]:

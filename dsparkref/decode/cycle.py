@@ -6,7 +6,7 @@ keeps a prefix of each row and adds one token of its own: that request's next an
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -98,6 +98,25 @@ class Running:
     # cycles so far
     index: int = 0
 
+    def remember(self) -> Callable[[], None]:
+        """Return a function that undoes all that has happened since.
+
+        Not what a drafter's context cache took in: ``Features.rows`` sees it there.
+        """
+        held = dict(vars(self)), dict(vars(self.features))
+        tokens, reason = list(self.request.tokens), self.request.finish_reason
+        length = self.session.length
+
+        def undo() -> None:
+            vars(self).update(held[0])
+            vars(self.features).update(held[1])
+            self.request.tokens[:] = tokens
+            self.request.finish_reason = reason
+            self.session.length = length
+            self.session.roll_back()
+
+        return undo
+
     def advance(
         self,
         proposal: Proposal,
@@ -169,9 +188,9 @@ class Decoding:
         """Read a prompt and draw the first token, which belongs to no cycle."""
         prompt = as_row(request.prompt, self.target.device)
         session, output = self.target.prefill(prompt, self.layer_ids)
+        features = Features(self.drafter, output.hidden)
         anchor = self.sampler.draw(output.logits[:, -1], generator)  # [1]
         request.keep([int(anchor)])
-        features = Features(self.drafter, output.hidden)
         return Running(request, generator, session, features, anchor)
 
     def cycle(
@@ -241,7 +260,7 @@ class Decoding:
         return _joined(proposals)
 
     def _checked(self, proposal: Proposal, rows: int) -> Proposal:
-        """Check that each draft can have been drawn from its law."""
+        """Check shapes, devices and ids, and that its law can have given each draft."""
         sizes = {"B": rows, "K": self.drafter.block_size, "V": self.target.vocab_size}
         for name, shape in (("tokens", "B K"), ("p_draft", "B K V")):
             table, name = getattr(proposal, name), f"proposal.{name}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from dsparkref.analysis.evaluate import EvalPrompt, read_prompts
-from dsparkref.checkpoints.files import data_folder
+from dsparkref.checkpoints import files
 from dsparkref.decode.target import Target
 from dsparkref.train.corpus import DOMAINS
 
@@ -18,7 +18,7 @@ def evaluation_prompts(
     Raises:
         FileNotFoundError, ValueError: as ``read_prompts``.
     """
-    folder = data_folder() / "eval"
+    folder = files.data_folder() / "eval"
     return {
         domain: read_prompts(folder / f"{domain}.jsonl", target, per_domain)
         for domain in domains

@@ -1,5 +1,6 @@
 """Many requests at once give, row by row, what each gives alone."""
 
+import itertools
 from dataclasses import replace
 from itertools import permutations
 
@@ -656,6 +657,46 @@ def test_a_broken_step_is_undone(where, requests, no_shape_checks):
         assert "logits must be finite" in str(broken[0])
     else:
         assert broken[0] is error
+
+
+BESIDE = [
+    ("new_cache", 1),
+    ("new_cache", 2),
+    *(("clock", call) for call in range(1, 8)),
+]
+
+
+@pytest.mark.parametrize(("method", "call"), BESIDE)
+def test_what_breaks_beside_the_models_is_undone(method, call, no_shape_checks):
+    """Ctrl-C where a first token is drawn already, or a cycle committed."""
+    target = tiny_target()
+    drafter = tiny_drafter(target)
+
+    def decoder():
+        fresh = BatchDecoder(target, drafter, temperature=1.0, policy=Countdown())
+        for seed, prompt in enumerate(PROMPTS[:2]):
+            fresh.add(prompt, max_new_tokens=9, generator=seed)
+        return fresh
+
+    def finish(decoder):
+        while decoder.step():
+            pass
+        done = decoder.finished()
+        return [counts(done[number]) for number in sorted(done)]
+
+    want, broken = finish(decoder()), decoder()
+    owner = drafter if method == "new_cache" else target
+    honest, calls = getattr(owner, method), itertools.count(1)
+
+    def trips_once():
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return honest()
+
+    setattr(owner, method, trips_once)
+    with pytest.raises(KeyboardInterrupt):
+        finish(broken)
+    assert finish(broken) == want
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
