@@ -100,7 +100,7 @@ app = typer.Typer(
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 Seed = Annotated[int, typer.Option(help="Of the sampling.")]
 Head = Annotated[
-    str | None, typer.Option(help="Which drafter of tiny or qwen3-4b. [markov]")
+    str | None, typer.Option(help=r"Which drafter of tiny or qwen3-4b. \[markov]")
 ]
 
 
@@ -133,7 +133,9 @@ def generate(
         typer.Option(help="tiny, qwen3-4b or TARGET,DRAFTER. [DSPARKREF_PAIR or tiny]"),
     ] = None,
     head: Head = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Cap.")] = 128,
+    max_new_tokens: Annotated[
+        int, typer.Option(help="Most tokens of the reply.")
+    ] = 128,
     temperature: Temperature = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Keep this mass.")] = None,
@@ -174,13 +176,13 @@ def evaluate(
     target: Annotated[str, typer.Option(help="tiny, a folder or a Hub id.")] = "tiny",
     drafters: Annotated[
         str | None,
-        typer.Option(help="Names such as markov,rnn-k15, or folders. [all of tiny]"),
+        typer.Option(help=r"Names such as markov,rnn-k15, or folders. \[all of tiny]"),
     ] = None,
     prompts: Annotated[
         int | None, typer.Option(min=1, help="Per domain. [100; 8 to time or check]")
     ] = None,
-    temperature: Temperature = 1.0,
-    seed: Seed = 0,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy. [1]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the sampling. [0]")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Per prompt.")] = 128,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write all numbers here.")
@@ -204,6 +206,10 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure the target, and every drafter by real decoding."""
+    sampling: dict[str, Any] = {
+        "temperature": 1.0 if temperature is None else temperature,
+        "seed": seed or 0,
+    }
     if lossless is not None:
         if drafters is not None or speed or figure:
             got = "--drafters, --speed or --figure beside it"
@@ -216,16 +222,17 @@ def evaluate(
             target_source=target,
             prompts_per_domain=prompts or 8,
             max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            seed=seed,
+            **sampling,
             json_file=json_file,
         )
         raise typer.Exit(0 if found.answer in ("pass", "tie") else 1)
     names = None if drafters is None else drafters.split(",")
     if speed:
-        if figure is not None:
-            rule = "be left out with --speed"
-            raise problem("figure", rule, "none: there is no decay in it", figure)
+        idle = {"figure": figure, "temperature": temperature, "seed": seed}
+        for name, given in idle.items():
+            if given is not None:
+                rule = "be left out with --speed"
+                raise problem(name, rule, "none: it times greedy decoding", given)
         from dsparkref.lab.speed import run_speed
 
         run_speed(
@@ -245,8 +252,7 @@ def evaluate(
         target_source=target,
         drafter_names=names,
         num_prompts=prompts or 100,
-        temperature=temperature,
-        seed=seed,
+        **sampling,
         max_new_tokens=max_new_tokens,
         json_file=json_file,
         figure_file=figure,
@@ -265,7 +271,9 @@ def calibrate(
     thresholds: Annotated[
         str, typer.Option(help="Of the sweep, comma between them; '' for none.")
     ] = "0,0.2,0.4,0.6,0.8,0.9,0.95",
-    on: Annotated[str, typer.Option(help="conditional or survival.")] = "conditional",
+    on: Annotated[
+        str, typer.Option(help="conditional or survival: what is held against them.")
+    ] = "conditional",
     bins: Annotated[int, typer.Option(min=1, help="Of ECE, equal width.")] = 20,
     temperature: Temperature = 1.0,
     seed: Seed = 0,
@@ -307,7 +315,7 @@ def profile(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The table. [profile.json; --random: data/measured/DEVICE.json]"
+            help=r"The table. \[profile.json; --random: data/measured/DEVICE.json]"
         ),
     ] = None,
     pair: Annotated[
@@ -369,7 +377,7 @@ def serve_sim(
     ] = "1,2,4,8,16,32,64",
     fixed: Annotated[
         str | None,
-        typer.Option(help="Fixed lengths. [replay: 1 to K; real: K // 2 and K]"),
+        typer.Option(help=r"Fixed lengths. \[replay: 1 to K; real: K // 2 and K]"),
     ] = None,
     threshold: Annotated[float, typer.Option(help="On the survival.")] = 0.5,
     padded: Annotated[
@@ -419,7 +427,11 @@ def inspect(
         ),
     ],
     layout: Annotated[
-        str | None, typer.Option(help="Where the checkpoint leaves it open.")
+        str | None,
+        typer.Option(
+            help="Where the checkpoint leaves it open: dsparkref, deepspec, z-lab, "
+            "domino, specforge, modelopt or speculators."
+        ),
     ] = None,
 ) -> None:
     """Say what is in a drafter's checkpoint, from its config and headers alone."""

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# A law of float32 or wider may sum to so much more or less than 1.
 PROBABILITY_TOLERANCE = 1e-3
 # of an integer; torch counts in 64 bits
 LARGEST = 2**63 - 1
@@ -116,7 +117,9 @@ def check_range(
         raise problem(name, "be in range", expected, repr(value))
 
 
-def check_probs(name: str, probs: Tensor) -> None:
+def check_probs(
+    name: str, probs: Tensor, tolerance: float = PROBABILITY_TOLERANCE
+) -> None:
     """Check that the last dimension of ``probs`` holds probabilities.
 
     >>> check_probs("p_target", torch.tensor([0.5, 0.6]))
@@ -125,7 +128,7 @@ def check_probs(name: str, probs: Tensor) -> None:
     """
     _check_vocabulary(name, probs)
     total, lowest = probs.sum(dim=-1), probs.amin(dim=-1)
-    near_1 = (total - 1).abs() <= PROBABILITY_TOLERANCE
+    near_1 = (total - 1).abs() <= tolerance
     if (near_1 & (lowest >= 0)).all():  # NaN and inf are far from 1
         return
     where = ~(torch.isfinite(probs) & (probs >= 0)).all(dim=-1)

@@ -328,6 +328,8 @@ def test_serve_sim_takes_a_table_that_profile_wrote(run, tmp_path, no_shape_chec
         (("evaluate", "--lossless", "tiny", "--speed"), "--lossless must stand alone"),
         (("evaluate", "--lossless", "eagle"), "--lossless must exist"),
         (("evaluate", "--speed", "--figure", "x.png"), "--figure must be left out"),
+        (("evaluate", "--speed", "--temperature", "1"), "--temperature must be left"),
+        (("evaluate", "--speed", "--seed", "0"), "--seed must be left out"),
         (("evaluate", "--lossless", "rnn", "--max-new-tokens", "1"), "--prompts must"),
         (("evaluate", "--json", "no/such/x.json"), "--json must lie in a folder"),
         (("demo", "--rounds", "3", "--prompts", "9"), "--prompts must be in the file"),
@@ -510,3 +512,18 @@ def test_train_is_imported_when_it_is_asked_for(run, monkeypatch):
     assert run("train", "tiny").stdout == "made\n"
     assert run("train", "target").stderr.startswith("error: steps must")
     assert "train" in run("--help").output
+
+
+@pytest.mark.parametrize(
+    ("command", "default"),
+    [
+        ("generate", "[markov]"),
+        ("evaluate", "[all of tiny]"),
+        ("profile", "[profile.json; --random: data/measured/DEVICE.json]"),
+        ("serve-sim", "[replay: 1 to K; real: K // 2 and K]"),
+    ],
+)
+def test_the_help_shows_the_defaults(run, monkeypatch, command, default):
+    """Rich takes [words] for markup and drops them unless they are escaped."""
+    monkeypatch.setenv("COLUMNS", "200")
+    assert default in run(command, "--help").output

@@ -132,9 +132,11 @@ def accepted_drafts(cycles: Sequence[CycleTrace]) -> float | None:
 
 
 def draft_yield(cycles: Sequence[CycleTrace]) -> float | None:
-    """Return kept drafts over verified drafts; None where none was ever verified."""
-    verified = sum(cycle.verify_len for cycle in cycles)
-    kept = sum(cycle.num_accepted for cycle in cycles)
+    """Return kept drafts over verified drafts; None where none was ever verified.
+
+    Drafts behind the end of the reply count as neither (``observations``).
+    """
+    kept, verified = (int(total.sum()) for total in observations(cycles))
     return kept / verified if verified else None
 
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dsparkref.decode.request import check_ids
+from dsparkref.decode.request import id_list
 from dsparkref.shapes import (
     check_known,
     check_probs,
@@ -124,7 +124,7 @@ class MarkovWorld:
         >>> [round(p, 2) for p in first.tolist()]  # of these, 'of' and 'no'
         [0.0, 0.5, 0.5, 0.0, 0.0]
         """
-        context = check_ids("context", context, self.vocab_size)
+        context = id_list("context", context, self.vocab_size)
         check_range("length", length, 1, LONGEST, integer=True)
         if len(context) < self.order:
             rule, expected = "reach back far enough", f"at least {self.order} ids"
@@ -143,7 +143,7 @@ class MarkovWorld:
         >>> two_mode_world().spell([1, 3, 0])
         'of course ,'
         """
-        tokens = check_ids("tokens", tokens, self.vocab_size)
+        tokens = id_list("tokens", tokens, self.vocab_size)
         return " ".join(self.words[token] for token in tokens)
 
 

@@ -117,7 +117,7 @@ def find_folder(source: Source, name: str = "source") -> Path:
         return _beside(Path(text))[1]  # a save was killed between two renames
     if is_hub_id(text):
         return download(text, name)
-    expected = "'tiny', an existing folder or a Hub id OWNER/NAME"
+    expected = "'tiny', 'tiny/NAME', an existing folder or a Hub id OWNER/NAME"
     raise problem(name, "exist", expected, repr(text), "", FileNotFoundError)
 
 

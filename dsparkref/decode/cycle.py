@@ -18,7 +18,7 @@ from dsparkref.decode.target import Session, SessionBatch, Target
 from dsparkref.draft.drafter import Drafter
 from dsparkref.records import CycleTrace, Proposal, Verdict
 from dsparkref.shapes import check_known, check_offers, check_shape, problem
-from dsparkref.verify.inputs import check_ids, check_lengths
+from dsparkref.verify.inputs import check_draft_ids, check_lengths
 from dsparkref.verify.policies import Policy
 from dsparkref.verify.rejection import VERIFIERS
 from dsparkref.verify.sampling import (
@@ -268,7 +268,7 @@ class Decoding:
             if table.device != self.target.device:
                 rule = "be on the target's device"
                 raise problem(name, rule, self.target.device, table.device)
-        check_ids(proposal.tokens, proposal.p_draft.shape)
+        check_draft_ids(proposal.tokens, proposal.p_draft.shape)
         drawn = proposal.p_draft.gather(-1, proposal.tokens[..., None])
         if not (drawn > 0).all():
             hint = "Draft and verifier must use the same tensor."

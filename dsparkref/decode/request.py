@@ -71,7 +71,7 @@ def make_request(
             raise problem(name, rule, expected, len(prompt))
         max_new_tokens = min(max_new_tokens, target.max_length - len(prompt))
     stops = target.stop_token_ids if stop_token_ids is None else stop_token_ids
-    stops = check_ids("stop_token_ids", stops, target.vocab_size)
+    stops = id_list("stop_token_ids", stops, target.vocab_size)
     return Request(prompt, max_new_tokens, frozenset(stops))
 
 
@@ -100,10 +100,10 @@ def check_prompt(
         raise problem(name, "hold ids", "integers", got, hint, TypeError)
     if not len(prompt_ids):
         raise problem(name, "not be empty", "at least one id", "none")
-    return check_ids(name, prompt_ids, vocab_size)
+    return id_list(name, prompt_ids, vocab_size)
 
 
-def check_ids(name: str, ids: Any, vocab_size: int) -> list[int]:
+def id_list(name: str, ids: Any, vocab_size: int) -> list[int]:
     """Return ids as a list; every one is an integer inside the vocabulary.
 
     An iterator is refused: what has been looked at once would be gone.

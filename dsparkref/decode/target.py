@@ -85,13 +85,14 @@ class Target:
 
     @cached_property
     def stop_token_ids(self) -> list[int]:
-        """The ids that end a reply, from the generation config; may be empty."""
+        """The ids that end a reply, from the generation config; -1 is none."""
         found = getattr(self.model.generation_config, "eos_token_id", None)
         if found is None:
             found = self.model.config.eos_token_id
-        if found is None:
-            return []
-        return list(found) if isinstance(found, Sequence) else [int(found)]
+        if isinstance(found, Tensor):
+            found = found.tolist()
+        ids = found if isinstance(found, Sequence) else [found]
+        return [int(token) for token in ids if token is not None and token >= 0]
 
     @property
     def device(self) -> torch.device:
@@ -246,7 +247,6 @@ class Session:
         self.length = 0  # committed tokens
         self._pending = 0  # rows added by verify, not yet committed
 
-    @torch.no_grad()
     def verify(
         self, tokens: Int[Tensor, "1 n"], *, last_logits: int = 0
     ) -> TargetOutput:
@@ -302,7 +302,6 @@ class SessionBatch:
     def __init__(self, target: Target, sessions: Sequence[Session]) -> None:
         self._target, self._sessions = target, sessions
 
-    @torch.no_grad()
     def verify(self, tokens: Int[Tensor, "R n"], counts: Sequence[int]) -> TargetOutput:
         """Run the target once; row r brings ``counts[r]`` tokens, 1..n, then padding.
 

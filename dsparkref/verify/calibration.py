@@ -271,9 +271,9 @@ def _blocks(
 def _shares(name: str, values: Tensor) -> Tensor:
     """Return values in [0, 1] as float64 on the CPU."""
     check_tensor(name, values)
-    numbers = values.detach().cpu().double()
-    outside = ~((numbers >= 0) & (numbers <= 1))  # NaN is outside too
+    shares = values.detach().cpu().double()
+    outside = ~((shares >= 0) & (shares <= 1))  # NaN is outside too
     if outside.any():
-        got = numbers[outside][0].item()
+        got = shares[outside][0].item()
         raise problem(name, "lie in [0, 1]", "probabilities, or 0 and 1", got)
-    return numbers
+    return shares

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dsparkref.shapes import (
+    PROBABILITY_TOLERANCE,
     check_probs,
     check_range,
     check_sequence,
@@ -15,6 +16,9 @@ from dsparkref.shapes import (
     dtype_name,
     problem,
 )
+
+# Each value of a bfloat16 law is off by half of its last of eight bits, at most.
+BFLOAT16_TOLERANCE = 2**-8
 
 
 def widen(
@@ -27,6 +31,20 @@ def widen(
     """
     check_tensor(name, tensor)
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def widen_laws(name: str, probs: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
+    """Check laws and return them float32 or wider.
+
+    A bfloat16 law sums to 1 as far as eight bits can say.
+
+    >>> widen_laws("p_draft", torch.tensor([0.6, 0.3, 0.1]).bfloat16()).sum()
+    tensor(1.0024)
+    """
+    wide = widen(probs, name)
+    coarse = probs.dtype == torch.bfloat16
+    check_probs(name, wide, BFLOAT16_TOLERANCE if coarse else PROBABILITY_TOLERANCE)
+    return wide
 
 
 def check_tensor(name: str, value: object) -> None:
@@ -91,10 +109,10 @@ def check_uniforms(name: str, uniforms: Tensor, shape: Sequence[int]) -> None:
         raise problem(name, "lie in [0, 1)", "numbers >= 0 and < 1", got)
 
 
-def check_ids(tokens: Tensor, laws: Sequence[int]) -> None:
+def check_draft_ids(tokens: Tensor, laws: Sequence[int]) -> None:
     """Check one id in [0, V) for each law of a table of shape ``laws``, [..., V].
 
-    >>> check_ids(torch.tensor([3, 5]), (2, 5))
+    >>> check_draft_ids(torch.tensor([3, 5]), (2, 5))
     Traceback (most recent call last):
     ValueError: tokens must lie in the vocabulary: expected 0..4, got 5.
     """
@@ -129,8 +147,7 @@ def check_laws(p_target: Tensor, p_draft: Tensor) -> tuple[Tensor, Tensor]:
     ValueError: p_draft must cover the target's vocabulary: expected V = 6, got V = 5. \
 A reduced draft vocabulary is scattered into it, 0 elsewhere.
     """
-    p_target = widen(p_target, "p_target")
-    check_probs("p_target", p_target)
+    p_target = widen_laws("p_target", p_target)
     return p_target, check_draft_laws(p_draft, p_target)
 
 
@@ -138,16 +155,15 @@ def check_draft_laws(p_draft: Tensor, p_target: Tensor) -> Tensor:
     """Check laws of drafts against the target's, row by row; return them widened."""
     if isinstance(p_draft, Tensor):
         check_device("p_draft", p_draft, p_target.device)
-    p_draft, shape = widen(p_draft, "p_draft"), list(p_target.shape)
-    got = list(p_draft.shape)
+    check_tensor("p_draft", p_draft)
+    shape, got = list(p_target.shape), list(p_draft.shape)
     if got and got[-1] != shape[-1]:
         rule = "cover the target's vocabulary"
         hint = "A reduced draft vocabulary is scattered into it, 0 elsewhere."
         raise problem("p_draft", rule, f"V = {shape[-1]}", f"V = {got[-1]}", hint)
     if got != shape:
         raise problem("p_draft", "have the shape of p_target", shape, got)
-    check_probs("p_draft", p_draft)
-    return p_draft
+    return widen_laws("p_draft", p_draft)
 
 
 def check_block(
@@ -165,11 +181,11 @@ def check_block(
     sizes = check_shape("tokens", tokens, "B K")
     sizes = check_shape("p_target", p_target, "B K+1 V", **sizes)
     check_shape("uniforms", uniforms, "B K+1", **sizes)
-    p_target = widen(p_target, "p_target")
+    check_tensor("p_target", p_target)
     check_device("tokens", tokens, p_target.device)
     check_device("uniforms", uniforms, p_target.device)
-    check_ids(tokens, p_target[:, :-1].shape)
-    check_probs("p_target", p_target)
+    check_draft_ids(tokens, p_target[:, :-1].shape)
+    p_target = widen_laws("p_target", p_target)
     check_uniforms("uniforms", uniforms, uniforms.shape)
     length = check_lengths(verify_len, *tokens.shape, device=tokens.device)
     return length, p_target

@@ -16,8 +16,8 @@ from dsparkref.shapes import check_shape
 from dsparkref.verify.inputs import (
     check_block,
     check_device,
+    check_draft_ids,
     check_draft_laws,
-    check_ids,
     check_laws,
 )
 from dsparkref.verify.sampling import invert_cdf
@@ -45,7 +45,7 @@ def accept_probability(
     [1.0, 0.5, 1.0]
     """
     p_target, p_draft = check_laws(p_target, p_draft)
-    check_ids(tokens, p_target.shape)
+    check_draft_ids(tokens, p_target.shape)
     check_device("tokens", tokens, p_target.device)
     return _accept_probability(p_target, p_draft, tokens)
 
@@ -67,7 +67,7 @@ def accept_rate(
     tensor(0.7000)
     """
     p_target, p_draft = check_laws(p_target, p_draft)
-    return torch.minimum(p_target, p_draft).sum(dim=-1)  # [...]
+    return torch.minimum(p_target, p_draft).sum(dim=-1).clamp(max=1.0)  # [...]
 
 
 def residual_distribution(

@@ -1,8 +1,9 @@
 """From logits to a law, from a law and a uniform number to a token.
 
 Every token of this project (drafts, replacements, bonus tokens, the target's own)
-is drawn by `sample` from a law made by `probabilities`, so that the law a token was
-drawn from and the law the verifier divides by can be one and the same tensor.
+is drawn by `invert_cdf` from a law made by `make_law`, so that the law a token was
+drawn from and the law the verifier divides by can be one and the same tensor. `sample`
+and `probabilities` are the same two with their input checked.
 """
 
 from collections.abc import Sequence
@@ -13,8 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dsparkref.shapes import check_logits, check_probs, check_range, problem
-from dsparkref.verify.inputs import check_uniforms, widen
+from dsparkref.shapes import check_logits, check_range, problem
+from dsparkref.verify.inputs import check_uniforms, widen, widen_laws
 
 
 def probabilities(
@@ -111,8 +112,7 @@ def sample(
     Differs: released code calls torch.multinomial, which consumes a number of
     draws that nobody can set by hand or enumerate.
     """
-    probs = widen(probs, "probs")
-    check_probs("probs", probs)
+    probs = widen_laws("probs", probs)
     check_uniforms("uniforms", uniforms, probs.shape[:-1])
     return invert_cdf(probs, uniforms)
 
@@ -190,5 +190,5 @@ def _keep_top_p(logits: Tensor, top_p: float) -> Tensor:
     """Send a token to -inf where the more likely ones already hold top_p."""
     probs, ids = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
     mass_before = F.pad(probs.cumsum(dim=-1)[..., :-1], (1, 0))  # of the likelier ones
-    cut = mass_before >= top_p
+    cut = (mass_before >= top_p) & (mass_before > 0)  # top_p may round to 0: keep one
     return logits.masked_fill(cut.scatter(-1, ids, cut), float("-inf"))

@@ -75,6 +75,7 @@ def test_the_bonus_is_in_one_count_and_not_in_the_other():
     assert accepted_drafts(cycles) == 1.5
     assert accepted_length(cycles) == 2.5
     assert draft_yield(cycles) == 0.5
+    assert draft_yield([cycle(3, room=2)]) == 1.0  # the reply ended after two of three
 
 
 @pytest.mark.parametrize("size", [7, 15])

@@ -136,3 +136,15 @@ def test_without_tokenizer_only_text_is_refused():
     for call in (lambda: target.encode("hi"), lambda: target.decode([1])):
         with pytest.raises(ValueError, match="target must have a tokenizer"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [(None, []), (-1, []), (3, [3]), ([3, 5], [3, 5]), (torch.tensor([3]), [3])],
+    ids=str,
+)
+def test_stop_tokens_as_configs_write_them(given, want):
+    target = tiny_target()
+    target.model.generation_config.eos_token_id = given
+    target.model.config.eos_token_id = None
+    assert target.stop_token_ids == want

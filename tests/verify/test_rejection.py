@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsparkref.verify.confidence import survival
 from dsparkref.verify.rejection import (
     VERIFIERS,
     accept_probability,
@@ -17,7 +18,7 @@ from dsparkref.verify.rejection import (
     token_match_block,
     verify_block,
 )
-from dsparkref.verify.sampling import probabilities
+from dsparkref.verify.sampling import probabilities, sample
 
 NAN = float("nan")
 
@@ -69,6 +70,28 @@ def test_the_residual_is_a_law_inside_the_target(pair):
 def test_residual_of_equal_laws_is_the_law(dtype):
     p = torch.tensor([0.5, 0.25, 0.25, 0.0], dtype=dtype)
     assert residual_distribution(p, p).tolist() == p.tolist()
+
+
+def test_the_rate_of_equal_laws_is_a_probability():
+    """A rounded sum of a thousand words may pass 1; what reads a rate may not."""
+    logits = 2 * torch.randn(200, 1024, generator=torch.Generator().manual_seed(0))
+    law = logits.softmax(dim=-1)
+    assert (law.sum(dim=-1) > 1).any()  # what is at stake
+    rate = accept_rate(law, law)
+    assert (rate <= 1).all() and (rate > 1 - 1e-6).all()
+    assert (survival(rate[None]) <= 1).all()
+
+
+def test_a_law_of_eight_bits_is_one():
+    """.6, .3 and .1 sum to 1.0024 in bfloat16; the law is judged as it stands."""
+    law = torch.tensor([0.6, 0.3, 0.1]).bfloat16()
+    assert accept_rate(law, law) == 1
+    assert accept_probability(law, law, torch.tensor(0)) == 1
+    assert sample(law, torch.tensor(0.999)) == 2
+    with pytest.raises(ValueError, match="must sum to 1"):
+        accept_rate(law.float(), law.float())
+    with pytest.raises(ValueError, match="must sum to 1"):
+        accept_rate(1.01 * law, law)
 
 
 @pytest.mark.parametrize("nudge", [1e-8, -1e-8])

@@ -121,6 +121,12 @@ def test_top_p_prefers_the_lower_id_on_ties_and_keeps_one():
     assert probabilities(flat, 1.0, None, 1e-9).tolist() == [1, 0, 0, 0]
 
 
+def test_top_p_that_rounds_to_nothing_keeps_the_likeliest():
+    """1e-300 is 0 in float32, and no mass lies below it."""
+    for logits in (torch.tensor([0.5, 0.3, 0.2]).log(), torch.zeros(3)):
+        assert probabilities(logits, 1.0, None, 1e-300).tolist() == [1.0, 0.0, 0.0]
+
+
 def test_top_p_of_one_cuts_nothing():
     logits = torch.tensor([30.0, *[0.0] * 9])  # float32 sums reach 1 at the first
     assert (probabilities(logits, 1.0, None, 1.0) > 0).all()
