@@ -206,10 +206,9 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure the target, and every drafter by real decoding."""
-    sampling: dict[str, Any] = {
-        "temperature": 1.0 if temperature is None else temperature,
-        "seed": seed or 0,
-    }
+    given = {"temperature": temperature, "seed": seed}
+    sampling: dict[str, Any] = {"temperature": 1.0, "seed": 0}
+    sampling |= {name: value for name, value in given.items() if value is not None}
     if lossless is not None:
         if drafters is not None or speed or figure:
             got = "--drafters, --speed or --figure beside it"
@@ -228,11 +227,10 @@ def evaluate(
         raise typer.Exit(0 if found.answer in ("pass", "tie") else 1)
     names = None if drafters is None else drafters.split(",")
     if speed:
-        idle = {"figure": figure, "temperature": temperature, "seed": seed}
-        for name, given in idle.items():
-            if given is not None:
+        for name, value in {"figure": figure, **given}.items():
+            if value is not None:
                 rule = "be left out with --speed"
-                raise problem(name, rule, "none: it times greedy decoding", given)
+                raise problem(name, rule, "none: it times greedy decoding", value)
         from dsparkref.lab.speed import run_speed
 
         run_speed(
