@@ -101,5 +101,6 @@ def show_cycles(console: Console, target: Target, cycles: Sequence[CycleTrace]) 
     """Print the legend, then each cycle: number, drafts kept of judged, tokens."""
     colour = has_colour(console)
     console.print(legend(colour))
+    console.print(Text("cycle, drafts kept/judged, tokens:"))
     for cycle in cycles:
         console.print(cycle_line(target, cycle, colour))
