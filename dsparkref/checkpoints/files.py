@@ -4,30 +4,17 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from dsparkref.checkpoints.hub import download
 from dsparkref.shapes import problem
 
 Source = str | os.PathLike[str]
-
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
-# the dtypes that a checkpoint here may hold; any other stands as uint8 and is refused
-HEADER_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "BOOL": torch.bool,
-}
 
 
 @contextmanager
@@ -36,9 +23,10 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
 
     Whatever interrupts the writing leaves the old folder as it was: at its place, or
     for the moment between two renames beside it, where readers and the next writer
-    find it.
+    find it. Where a link leads to the folder, the link stays. All files are as
+    readable as any new file of this process, whatever wrote them.
     """
-    folder = Path(folder).absolute()  # "." has no name to put a dot before
+    folder = replaceable_place(folder)
     restore_folder(folder)
     fresh, old = _beside(folder)
     shutil.rmtree(fresh, ignore_errors=True)
@@ -53,6 +41,10 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
+    mode = fresh.stat().st_mode & 0o666  # the umask's; safetensors writes 0600
+    for path in fresh.rglob("*"):
+        if path.is_file():
+            path.chmod(mode)
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
@@ -60,8 +52,20 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def replaceable_place(folder: Path) -> Path:
+    """Return where a folder really is; the working directory must not move away."""
+    folder = as_path(folder).resolve()
+    if Path.cwd().is_relative_to(folder):
+        rule, expected = "be free to replace", "a folder to be made anew"
+        got = f"the working directory or one above it, {folder}"
+        hint = "Name a new folder in it."
+        raise problem("folder", rule, expected, got, hint)
+    return folder
+
+
 def restore_folder(folder: Path) -> None:
     """Put the old folder back where a run was killed just before the new one came."""
+    folder = as_path(folder).resolve()
     _, old = _beside(folder)
     if old.is_dir() and not folder.exists():
         old.rename(folder)
@@ -71,6 +75,15 @@ def _beside(folder: Path) -> tuple[Path, Path]:
     """Return where a folder is written, and where the old one waits meanwhile."""
     name = folder.name
     return folder.parent / f".{name}.writing", folder.parent / f".{name}.old"
+
+
+def as_path(source: Source) -> Path:
+    """Return a path; ``~`` is the home folder, as in a shell.
+
+    >>> as_path("~").is_absolute()
+    True
+    """
+    return Path(os.path.expanduser(source))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -111,10 +124,12 @@ def find_folder(source: Source, name: str = "source") -> Path:
         return _member(data_folder() / "tiny", "target", name)
     if text.startswith("tiny/"):
         return _member(data_folder() / "tiny" / "drafters", text[5:], name)
-    if Path(text).is_dir():
-        return Path(text)
-    if _beside(Path(text))[1].is_dir():
-        return _beside(Path(text))[1]  # a save was killed between two renames
+    folder = as_path(text)
+    if folder.is_dir():
+        return folder
+    _, old = _beside(folder.resolve())
+    if old.is_dir():
+        return old  # a save was killed between two renames
     if is_hub_id(text):
         return download(text, name)
     expected = "'tiny', 'tiny/NAME', an existing folder or a Hub id OWNER/NAME"
@@ -144,77 +159,22 @@ def _member(folder: Path, member: str, name: str) -> Path:
 def read_config(folder: Path) -> dict[str, Any]:
     """Return a folder's ``config.json``."""
     path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         expected = "a file config.json"
         got = f"none in {folder}"
-        raise problem("checkpoint", "be whole", expected, got) from None
+        raise problem("checkpoint", "be whole", expected, got)
+    return read_object(path)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return a file's JSON object; a byte order mark before it is no part of it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise problem("config.json", "be JSON", "an object", error) from None
-    if not isinstance(config, dict):
-        raise problem("config.json", "be JSON", "an object", type(config).__name__)
-    return config
-
-
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Return all tensors of a folder's safetensors files."""
-    return _read(folder, lambda file, name: file.get_tensor(name))
-
-
-def read_headers(folder: Path) -> dict[str, Tensor]:
-    """Return name, shape and dtype of all tensors, as tensors without values.
-
-    They live on torch's meta device, so nothing of a file but its header is read.
-    """
-    return _read(folder, _header)
-
-
-def _header(file: Any, name: str) -> Tensor:
-    part = file.get_slice(name)
-    return blank_tensor(part.get_shape(), part.get_dtype())
-
-
-def blank_tensor(shape: Sequence[int], dtype: str) -> Tensor:
-    """Return a tensor without values from a header's shape and dtype.
-
-    >>> blank_tensor([2, 3], "BF16")
-    tensor(..., device='meta', size=(2, 3), dtype=torch.bfloat16)
-    """
-    kind = HEADER_DTYPES.get(dtype, torch.uint8)
-    return torch.empty(tuple(shape), dtype=kind, device="meta")
-
-
-def _read(folder: Path, take: Callable[[Any, str], Tensor]) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for path in weight_files(folder):
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 (no mapping)
-                    if name in tensors:
-                        rule, got = "stand in one file", f"a second one in {path.name}"
-                        raise problem(name, rule, "one tensor of a name", got)
-                    tensors[name] = take(file, name)
-        except SafetensorError as error:
-            expected = "a complete safetensors file"
-            hint = "It may have been cut off while it was copied; fetch it again."
-            got = f"{path.name} ({error})"
-            raise problem("weights", "be readable", expected, got, hint) from None
-    return tensors
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Return a folder's safetensors files, in order; a pickle stays shut."""
-    paths = sorted(folder.glob("*.safetensors"))
-    if not paths:
-        pickles = sorted(p.name for p in folder.glob("*") if p.suffix in PICKLES)
-        expected, got = "a *.safetensors file", f"none in {folder}"
-        hint = ""
-        if pickles:
-            got = ", ".join(pickles)
-            hint = "A pickle can run any program when it is opened: convert it first."
-        raise problem("weights", "be there", expected, got, hint, FileNotFoundError)
-    return paths
+        raise problem(path.name, "be JSON", "an object", error) from None
+    if not isinstance(found, dict):
+        raise problem(path.name, "be JSON", "an object", type(found).__name__)
+    return found
 
 
 def resolve_dtype(dtype: torch.dtype | str) -> torch.dtype:

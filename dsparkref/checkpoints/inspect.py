@@ -8,14 +8,13 @@ from torch import Tensor
 
 from dsparkref.checkpoints.files import (
     Source,
-    blank_tensor,
     find_folder,
     is_hub_id,
     read_config,
-    read_headers,
 )
 from dsparkref.checkpoints.hub import hub_errors
 from dsparkref.checkpoints.load import Checkpoint, blank_drafter, understand
+from dsparkref.checkpoints.weights import blank_tensor, read_headers
 from dsparkref.shapes import dtype_name
 
 

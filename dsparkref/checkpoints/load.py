@@ -11,12 +11,12 @@ from dsparkref.checkpoints.files import (
     Source,
     find_folder,
     read_config,
-    read_tensors,
     resolve_dtype,
 )
 from dsparkref.checkpoints.formats import find_layout, read_spec, recognise
 from dsparkref.checkpoints.formats.layout import Layout
 from dsparkref.checkpoints.targets import resolve_device
+from dsparkref.checkpoints.weights import read_tensors
 from dsparkref.decode.target import Target
 from dsparkref.draft.drafter import Drafter
 from dsparkref.draft.spec import DrafterSpec

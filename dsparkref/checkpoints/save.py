@@ -3,13 +3,20 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dsparkref.checkpoints.files import Source, replaced_folder, write_json
-from dsparkref.checkpoints.formats import LAYOUTS, SAVED
+from dsparkref.checkpoints.files import (
+    Source,
+    read_config,
+    replaceable_place,
+    replaced_folder,
+    write_json,
+)
+from dsparkref.checkpoints.formats import LAYOUTS, SAVED, recognise
 from dsparkref.checkpoints.formats.layout import Layout
 from dsparkref.draft.drafter import Drafter
 from dsparkref.draft.spec import DrafterSpec
@@ -24,6 +31,8 @@ from dsparkref.shapes import (
 # Parts that a drafter can do without, and still draft: without its own embedding or
 # LM head it borrows the target's, without its head it is a DFlash.
 DROPPABLE = ("head", "confidence", "confidence_temperatures", "embedding", "lm_head")
+# What stands in the folder of a drafter that was saved here, or trained, or half saved.
+WRITTEN = ("config.json", "*.safetensors", "history.json", ".*.writing")
 
 
 def save_drafter(
@@ -37,10 +46,12 @@ def save_drafter(
 
     layout: dsparkref (says everything), deepspec, z-lab or domino. drop: parts to
     leave out, of head, confidence, confidence_temperatures, embedding, lm_head.
-    Reading the folder back gives the same tensors and logits, to the bit. Whether a
-    serving engine takes the file is not claimed: none was run.
+    Reading the folder back gives the same tensors and logits, to the bit, where all
+    are of one dtype: the target's tables, which deepspec stores too, keep their own
+    in the file. Whether a serving engine takes the file is not claimed: none was run.
 
-    Raises ValueError where the layout cannot express a part that is not dropped.
+    Raises ValueError where the layout cannot express a part that is not dropped, and
+    where the folder holds anything but a drafter: it would be lost.
     """
     check_offers("drafter", drafter, "spec", "state_dict")
     check_known("layout", layout, SAVED)
@@ -54,7 +65,7 @@ def save_drafter(
     if not isinstance(folder, str | os.PathLike):
         got = type(folder).__name__
         raise problem("folder", "be a path", "a str or a Path", got, error=TypeError)
-    _check_replaceable(Path(folder))
+    check_replaceable(Path(folder))
     assert row.write is not None  # SAVED holds those that have one
     dtype = {"dtype": dtype_name(drafter.dtype)}
     tensors = _tensors(drafter, spec, row)
@@ -139,16 +150,39 @@ def _tensors(drafter: Drafter, spec: DrafterSpec, row: Layout) -> dict[str, Tens
         for name, table in zip(
             ("own_embedding", "own_lm_head"), drafter.tables(), strict=True
         ):
-            ours.setdefault(name, table.to(drafter.dtype))
+            ours.setdefault(name, table)
     return {
         row.tensor_name(name, spec.head): tensor.detach().cpu().clone().contiguous()
         for name, tensor in ours.items()
     }
 
 
-def _check_replaceable(folder: Path) -> None:
-    """Refuse to replace what is no checkpoint: what else is in it would be lost."""
-    other = folder.is_dir() and any(folder.iterdir())
-    if folder.is_file() or (other and not (folder / "config.json").is_file()):
-        expected, got = "a new, empty or checkpoint folder", folder
-        raise problem("folder", "be free to replace", expected, got)
+def check_replaceable(folder: Path) -> None:
+    """Refuse to replace what is no saved drafter and nothing else, and name it."""
+    rule, expected = "be free to replace", "a new or empty folder, or a saved drafter"
+    folder = replaceable_place(folder)
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise problem("folder", rule, expected, f"the file {folder}")
+    found = sorted(folder.iterdir())
+    lost = [path.name for path in found if not _is_written(path)]
+    if found and not lost and not _holds_drafter(folder):
+        lost = [path.name for path in found]
+    if lost:
+        few = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" * (len(lost) > 3))
+        got = f"{folder} with {few}"
+        raise problem("folder", rule, expected, got, "That would be lost.")
+
+
+def _is_written(path: Path) -> bool:
+    return path.is_file() and any(fnmatch(path.name, name) for name in WRITTEN)
+
+
+def _holds_drafter(folder: Path) -> bool:
+    """Whether a config is a drafter's; a target's, or a web project's, is not."""
+    try:
+        recognise(read_config(folder))
+    except ValueError:
+        return False
+    return True

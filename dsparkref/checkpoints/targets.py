@@ -12,9 +12,9 @@ from dsparkref.checkpoints.files import (
     Source,
     find_folder,
     read_config,
-    read_headers,
     resolve_dtype,
 )
+from dsparkref.checkpoints.weights import read_headers
 from dsparkref.decode.target import Target
 from dsparkref.shapes import check_range, check_sequence, problem
 

@@ -179,7 +179,8 @@ class DominoHead(Head):
     g_k = GRU(embedding(x_{k-1}), g_{k-1}), g before the first draft = 0;
     B_k = W_b SiLU(W_a [h_k ; g_k]). The first ``prefix_len`` drafts keep their base
     logits to the bit, but the GRU reads their tokens all the same. The state is
-    carried from step to step, so a step costs the same at every position.
+    carried from step to step, so a step past the prefix costs the same at every
+    position.
 
     The GRU cell is PyTorch's, with gates in the order reset, update, new, no bias.
     """

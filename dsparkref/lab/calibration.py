@@ -12,6 +12,7 @@ from dsparkref.analysis.calibration_report import VIEWS, calibration_report
 from dsparkref.analysis.report import Report
 from dsparkref.analysis.sweep import threshold_sweep
 from dsparkref.checkpoints.io import save_drafter
+from dsparkref.checkpoints.save import check_replaceable
 from dsparkref.lab.options import (
     check_file,
     check_folder,
@@ -45,6 +46,8 @@ def run_calibration(
     check_file("json", json_file)
     check_file("records", records_file)
     check_folder("save", save_folder)
+    if save_folder is not None:  # refused now, not after the work
+        check_replaceable(save_folder)
     check_sampling(temperature, seed)
     levels = [_threshold(text) for text in thresholds]
     check_known("on", on, ("conditional", "survival"))

@@ -12,9 +12,10 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dsparkref.checkpoints.files import read_config, read_tensors, write_json
+from dsparkref.checkpoints.files import read_config, write_json
 from dsparkref.checkpoints.inspect import inspect_source
 from dsparkref.checkpoints.io import Pair, new_drafter, save_drafter
+from dsparkref.checkpoints.weights import read_tensors
 from dsparkref.draft.drafter import Drafter
 
 Config = dict[str, Any]

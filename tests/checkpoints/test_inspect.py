@@ -9,7 +9,7 @@ from tiny_models import GOLDEN, tiny_drafter, tiny_target
 from typer.testing import CliRunner
 
 from dsparkref import cli, describe, load_drafter, load_target, save_drafter
-from dsparkref.checkpoints import files
+from dsparkref.checkpoints import weights
 from dsparkref.checkpoints.inspect import inspect_source
 from dsparkref.draft.describe import head_cost
 
@@ -30,7 +30,7 @@ def no_values(monkeypatch):
     def read(*_):
         raise AssertionError("values were read")
 
-    monkeypatch.setattr(files, "read_tensors", read)
+    monkeypatch.setattr(weights, "read_tensors", read)
     monkeypatch.setattr("dsparkref.checkpoints.load.read_tensors", read)
 
 
@@ -120,7 +120,7 @@ def test_a_hub_id_fetches_config_and_headers_alone(monkeypatch, tmp_path):
     source = GOLDEN / "zlab_dflash" / "drafter"
     tensors = {
         name: TensorInfo(dtype="F32", shape=list(value.shape), data_offsets=(0, 0))
-        for name, value in files.read_headers(source).items()
+        for name, value in weights.read_headers(source).items()
     }
     file = SafetensorsFileMetadata(metadata={}, tensors=tensors)
     repo = SafetensorsRepoMetadata(
@@ -135,6 +135,6 @@ def test_a_hub_id_fetches_config_and_headers_alone(monkeypatch, tmp_path):
 
 
 def test_meta_tensors_have_the_files_own_dtype():
-    headers = files.read_headers(GOLDEN / "domino" / "drafter")
+    headers = weights.read_headers(GOLDEN / "domino" / "drafter")
     assert {value.dtype for value in headers.values()} == {torch.float32}
     assert all(value.is_meta for value in headers.values())

@@ -437,7 +437,39 @@ def test_a_key_at_two_places_must_agree(tmp_path):
 def test_a_tensor_in_two_files_is_refused(tmp_path, target):
     folder = edited(tmp_path)
     shutil.copy(folder / "model.safetensors", folder / "z.safetensors")
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
     refuse(ValueError, "must stand in one file", load_drafter, folder, target)
+    index = folder / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"x": "a.safetensors", "y": "z.safetensors"}}')
+    refuse(ValueError, "must stand in one file", load_drafter, folder, target)
+
+
+def test_weights_are_what_transformers_takes_for_them(tmp_path, target):
+    """model.safetensors, else its index; hidden files and others are left aside."""
+    folder = edited(tmp_path)
+    weights = folder / "model.safetensors"
+    (folder / "._model.safetensors").write_bytes(b"AppleDouble")
+    (folder / "consolidated.safetensors").write_bytes(b"another form of the same")
+    load_drafter(folder, target)
+    weights.rename(folder / "model-00001-of-00001.safetensors")
+    index = folder / "model.safetensors.index.json"
+    for listed, problem in (
+        ("../x.safetensors", "must list the files"),
+        ("gone.safetensors", r"must be there: .*gone\.safetensors missing"),
+    ):
+        index.write_text(json.dumps({"weight_map": {"x": listed}}))
+        with pytest.raises((ValueError, FileNotFoundError), match=problem):
+            load_drafter(folder, target)
+    names = {"weight_map": {"x": "model-00001-of-00001.safetensors"}}
+    index.write_text(json.dumps(names))
+    load_drafter(folder, target)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_config(tmp_path, target):
+    folder = edited(tmp_path)
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text, encoding="utf-8-sig")
+    load_drafter(folder, target)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "drafter.pt", "x.pkl"])

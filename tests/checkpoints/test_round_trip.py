@@ -129,6 +129,69 @@ def test_folder_with_other_things_in_it_is_not_replaced(tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "two years"
 
 
+def test_a_config_does_not_make_a_folder_a_drafters(tmp_path):
+    """A web project, a target, a drafter with notes: what would be lost is named."""
+    drafter, config = tiny_drafter(tiny_target()), tmp_path / "web" / "config.json"
+    config.parent.mkdir()
+    save_drafter(drafter, tmp_path / "notes")
+    (tmp_path / "notes" / "thesis").mkdir()
+    tiny_target().model.save_pretrained(tmp_path / "target")
+    (tmp_path / "target" / "generation_config.json").unlink()
+    config.write_text("{}")
+    for name, lost in (
+        ("web", "config.json"),
+        ("target", "config.json, model.safetensors"),
+        ("notes", "thesis"),
+    ):
+        before = sorted(path.name for path in (tmp_path / name).iterdir())
+        with pytest.raises(ValueError, match=f"free to replace: .*{name} with {lost}"):
+            save_drafter(drafter, tmp_path / name)
+        assert sorted(path.name for path in (tmp_path / name).iterdir()) == before
+    (tmp_path / "empty").mkdir()
+    save_drafter(drafter, tmp_path / "empty")
+    (tmp_path / "empty" / "history.json").write_text("[]")  # training leaves one
+    save_drafter(drafter, tmp_path / "empty")
+
+
+def test_a_link_stays_a_link_and_the_working_directory_where_it_is(
+    tmp_path, monkeypatch
+):
+    drafter, link = tiny_drafter(tiny_target()), tmp_path / "link"
+    (tmp_path / "there").mkdir()
+    link.symlink_to(tmp_path / "there")
+    for _ in range(2):
+        save_drafter(drafter, link)
+    assert link.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "there"]
+    monkeypatch.chdir(link)
+    for place in (".", tmp_path / "there"):
+        with pytest.raises(ValueError, match=r"free to replace: .*working directory"):
+            save_drafter(drafter, place)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    save_drafter(drafter, "~/mine")
+    assert load_drafter("~/mine", tiny_target()).spec == drafter.spec
+    assert (tmp_path / "mine" / "model.safetensors").is_file()
+
+
+def test_weights_are_as_readable_as_other_files(tmp_path):
+    save_drafter(tiny_drafter(tiny_target()), tmp_path / "drafter")
+    (tmp_path / "mine").touch()
+    modes = {path.stat().st_mode for path in (tmp_path / "drafter").iterdir()}
+    assert modes == {(tmp_path / "mine").stat().st_mode}
+
+
+def test_a_borrowed_table_keeps_its_dtype_in_the_file(tmp_path):
+    """DeepSpec's files hold the target's tables: float32 beside a bfloat16 drafter."""
+    target = tiny_target()
+    drafter = tiny_drafter(target).to(dtype=torch.bfloat16)
+    save_drafter(drafter, tmp_path / "drafter", layout="deepspec")
+    stored = load_file(tmp_path / "drafter" / "model.safetensors")
+    assert stored["lm_head.weight"].equal(target.lm_head)
+    loaded = load_drafter(tmp_path / "drafter", target)  # float32 holds both
+    assert loaded.own_embedding.equal(target.embedding)
+    assert loaded.backbone.norm.weight.equal(drafter.backbone.norm.weight.float())
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_target_with_and_without_tied_embedding(tied, tmp_path):
     """C14: a tied file has no lm_head; text and drafts survive saving and loading."""
