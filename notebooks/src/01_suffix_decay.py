@@ -13,7 +13,8 @@
 #
 # - follow one cycle of speculative decoding, draft by draft;
 # - compute by hand how often a draft is kept, and say why no training removes suffix
-#   decay (each draft is kept less often than the one before) from a parallel drafter;
+#   decay (drafts deep in the block are kept less often than the first ones) from a
+#   parallel drafter;
 # - tell conditional acceptance from prefix survival, and spot a wrong denominator.
 
 # %% tags=["nbval-ignore-output"]
@@ -135,11 +136,15 @@ assert torch.equal(repaired, torch.ones(5, dtype=torch.float64))
 print(course.text_table({"parallel": kept.tolist(), "one back": repaired.tolist()}))
 
 # %% [markdown]
+# Slots 3 and 4 recover: slot 3 is surely a comma, and the law after a comma is known.
+# Decay is the trend where nothing recovers.
+#
 # Is half the worst case? Move the share of "of", and change what "best" means. Cross
 # entropy makes a drafter mix the two modes (ways to go on) by their weights. Total
 # variation makes it bet on the likelier one, since that maximises the overlap.
 #
-# **Paper** DSpark weighs the loss 0.1 cross entropy to 0.9 total variation.
+# **Paper** DSpark's loss takes 0.1 times cross entropy and 0.9 times the sum
+# of |p - q|, twice the total variation.
 
 # %%
 from dsparkref.lab.widgets import explore
@@ -167,6 +172,8 @@ for share in shares:
 
 # %% [markdown]
 # Betting helps and does not heal. Only where one mode is left is there nothing to lose.
+# With two modes half is the worst; with n equally likely ones a parallel drafter keeps
+# 1/n.
 #
 # ## Perfect drafters in random worlds
 #

@@ -230,7 +230,7 @@ print(figures.pushed_after(target, strongest_pushes(drafter.head, words, count=4
 #
 # Now look at "and". The corpus says "slow **and** steady", "short **and** sweet",
 # "plain **and** simple". The table pushes the endings together, since "and" is all it
-# sees. Keep this in mind for the next notebook.
+# sees: a matter for the next notebook.
 #
 # ## How much of the table is needed?
 #
@@ -242,8 +242,8 @@ print(figures.pushed_after(target, strongest_pushes(drafter.head, words, count=4
 # At rank 0 no push is left: a parallel drafter, like dflash. The shipped dflash has the
 # same backbone, trained by the same recipe, but without a head.
 #
-# **Predict**: which share of its *first* drafts does the drafter keep whose head we cut
-# off?
+# **Predict**: we cut the head off the trained Markov drafter. Which share of its
+# *first* drafts is still kept?
 
 # %%
 guess = ...  # a share, from 0 to 1

@@ -62,8 +62,8 @@ show(figures.speed_picture(profile, [1, 8, 64]))
 
 # %% [markdown]
 # Eight tokens are far from eight times the price, and for one user they are almost
-# free. Mind that this small model on a CPU is bound by overhead (what any step costs):
-# a large one on a GPU has other numbers, and the same questions.
+# free. This small model on a CPU is bound by overhead (what any step costs): a large
+# one on a GPU has other numbers, and the same questions.
 #
 # ## Algorithm 1, one draft at a time
 #
@@ -242,9 +242,9 @@ def chance_of_a(verifier, length):
 compare_guess(guess, chance_of_a(verify_block, lengths["looking ahead"]))
 
 # %% [markdown]
-# Half of the time A is drafted and kept; half of the time B is drafted and thrown away
-# unread, and the target says A with .7. That makes .5 + .5 x .7. Nothing was sampled
-# here: `emitted_law` adds up every draft and every coin (notebook 02).
+# Half of the time A is drafted and kept; else B is drafted and thrown away unread, and
+# the target says A with .7. That makes .5 + .5 x .7. Nothing was sampled: `emitted_law`
+# adds up every draft and every coin (notebook 02).
 #
 # **Why** the stop is safe: it decides about draft 1 from $c_1$, and has not looked at
 # $c_2$ yet. No number that it has read knows which token draft 1 is. In general: c at k
@@ -256,9 +256,9 @@ compare_guess(guess, chance_of_a(verify_block, lengths["looking ahead"]))
 # steps before*, and takes from it only one number: how many drafts in all. Who gets the
 # places is ranked by the survivals of now. The drafts it has looked at are past: they
 # cannot gain from it. (And there is time to prepare the next step while this one runs.)
-# In the first two steps, which have no such past, it is Algorithm 1 with the stop.
 #
-# We execute that too, after each of the sixteen pasts that two steps can have.
+# We execute that too, after each of the sixteen pasts that two steps can have. (In the
+# first two steps, which have no such past, *ours* is Algorithm 1 with the stop.)
 
 # %%
 from dsparkref import LaggedPrefixScheduler
@@ -374,7 +374,8 @@ def ranking(survival):
 EXERCISES["ranking"].check(ranking)
 
 # %% [markdown]
-# **Core.** A budget of drafts, shared out: the best-ranked go in.
+# **Core.** A budget of drafts, shared out: the best-ranked go in. Drafts of survival 0
+# stay out, even where there is room.
 
 
 # %% tags=["exercise"]
