@@ -5,6 +5,7 @@ latter are used where a GPU and whole copies of the weights are on this machine,
 never fetched for a notebook's sake.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,6 +71,14 @@ def length_interval(evaluation: Evaluation) -> tuple[float, float]:
     return bootstrap_interval(
         evaluation.mean_length, count, generator=generator, resamples=RESAMPLES
     )
+
+
+def lengths(decoded: Decoded, domain: str) -> dict[str, float]:
+    """Return each drafter's tokens per cycle on one domain; NaN without cycles."""
+    return {
+        name: found[domain].accepted_length or math.nan
+        for name, found in decoded.items()
+    }
 
 
 def gains_over_dflash(

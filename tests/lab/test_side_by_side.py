@@ -56,6 +56,7 @@ def test_the_picture_says_the_numbers(decoded):
     low, high = side_by_side.length_interval(decoded["dflash"]["all"])
     length = decoded["dflash"]["all"].accepted_length
     assert low <= length <= high
+    assert side_by_side.lengths(decoded, "all") == {"dflash": length, "again": length}
     gains = {"again": side_by_side.Gain("dflash", 0.25, -0.1, 0.5)}
     text = figures.side_by_side_picture(decoded, gains, "a note").text
     assert text.startswith("again adds 25 % to dflash's tokens per cycle\n")
