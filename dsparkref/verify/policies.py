@@ -17,8 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dsparkref.shapes import check_known, check_range, check_shape, problem
-from dsparkref.verify.confidence import survival
-from dsparkref.verify.rejection import leading_run
+from dsparkref.verify.confidence import survival, threshold_lengths
 from dsparkref.verify.scheduler import (
     StepsPerSecond,
     check_table,
@@ -107,9 +106,7 @@ class FixedLength(Policy):
 class ConfidenceThreshold(Policy):
     """Verify the leading run of drafts whose value is >= the threshold.
 
-    The value is the confidence c_k itself ("conditional") or the product of all up
-    to k ("survival"): two different rules. A confidence of exactly 1 passes a
-    threshold of 1.
+    The value is the confidence c_k or the survival: see ``threshold_lengths``.
 
     >>> confidence = torch.tensor([[0.9, 0.8, 0.5], [0.9, 0.5, 0.9]])
     >>> ConfidenceThreshold(0.75).verify_lengths(confidence, block_size=3)
@@ -117,8 +114,6 @@ class ConfidenceThreshold(Policy):
     >>> by_survival = ConfidenceThreshold(0.75, on="survival")
     >>> by_survival.verify_lengths(confidence, block_size=3)
     tensor([1, 1])
-
-    Differs: DeepSpec's evaluator has the conditional rule only.
     """
 
     # in [0, 1]
@@ -143,10 +138,7 @@ class ConfidenceThreshold(Policy):
             ValueError: the drafter has no confidence head.
         """
         confidence = _given(confidence, block_size, self)
-        values = survival(confidence)  # checks the range for both rules
-        if self.on == "conditional":
-            values = confidence
-        return leading_run(values >= self.threshold)  # [R]
+        return threshold_lengths(confidence, self.threshold, self.on)  # [R]
 
 
 @dataclass(frozen=True)

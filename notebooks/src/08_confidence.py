@@ -90,8 +90,8 @@ if course.is_tiny():
 # `reached` keeps the denominator honest: only cycles that kept all before k are asked
 # about k (notebook 01).
 #
-# **Paper** Their head is *over*-confident: it promises more than comes. Ours errs the
-# other way at the start of the block. Both happen; that is why one measures.
+# **Why** measure? A head may be *over*-confident and promise more than comes. Ours errs
+# the other way at the start of the block.
 #
 # ## One temperature per position
 #
@@ -144,7 +144,7 @@ if course.is_tiny():
     assert constant < after  # and something simple is better calibrated still
 
 # %% [markdown]
-# Three habits to take from these two pictures.
+# Four habits to take from these two pictures.
 #
 # 1. An ECE is never 0. The grey floor is what the raw head would show if it were
 #    *perfect*: outcomes were drawn from its own numbers.
@@ -157,8 +157,9 @@ if course.is_tiny():
 #    the last exercise.
 #
 # **Paper** On Alpaca: ECE 5.7, 8.2, 5.8, 3.3 % at positions 1, 3, 5, 7 before STS,
-# and 2.0, 1.7, 0.8, 0.4 % after. Independent reports are mixed; one finds, as we do,
-# that a constant has the lower ECE.
+# and 2.0, 1.7, 0.8, 0.4 % after. Independent reports are mixed: one finds STS worse
+# than raw at several positions and, as we do, a constant better; another finds "little
+# benefit".
 #
 # **Differs** DeepSeek's released code has no calibration; some community checkpoints
 # carry `confidence_temperatures`, and so do ours when you save them.
@@ -374,13 +375,13 @@ def calibration_error(predicted, observed, bins):
 EXERCISES["calibration_error"].check(calibration_error)
 
 # %% [markdown]
-# **Core.** What a threshold lets through: `passes` says which drafts reach it. How many
-# are verified?
+# **Core.** What a threshold lets through, by either rule: `on` is "conditional" or
+# "survival". How many drafts of each request are verified?
 
 
 # %% tags=["exercise"]
-def verify_lengths(passes):
-    """passes [R, K], True or False. Return [R], whole numbers."""
+def verify_lengths(confidence, threshold, on):
+    """confidence [R, K], threshold in [0, 1]. Return [R], whole numbers."""
     return ...
 
 

@@ -117,6 +117,19 @@ def edges_in_both_by_a_student(predicted, observed, bins):
     return total
 
 
+def loop_by_a_student(confidence, threshold, on):
+    lengths = []
+    for row in confidence.tolist():
+        length, product = 0, 1.0
+        for value in row:
+            product *= value
+            if product < threshold:
+                break
+            length += 1
+        lengths.append(length)
+    return lengths
+
+
 def signs_by_a_student(predicted, observed, bins):
     inside = (predicted * bins).long().clamp(max=bins - 1)
     total = 0.0
@@ -141,6 +154,7 @@ def observed_by_a_student(cycles):
         ("scheduler", share_by_a_student, "row by row"),
         ("confidence", edges_in_both_by_a_student, "in the lower, or in both"),
         ("confidence", signs_by_a_student, "taken after the sum"),
+        ("confidence", loop_by_a_student, "Both rules look at the product"),
         ("full_decoding", observed_by_a_student, "Token 0 is a token"),
     ],
 )

@@ -5,7 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsparkref.verify.confidence import expected_accepted_length, survival
+from dsparkref.verify.confidence import (
+    expected_accepted_length,
+    survival,
+    threshold_lengths,
+)
 
 confidences = st.lists(st.floats(0, 1), max_size=16)
 
@@ -54,3 +58,25 @@ def test_logits_are_refused(bad):
     for function in survival, expected_accepted_length:
         with pytest.raises(ValueError, match=r"confidence .*sigmoid"):
             function(torch.tensor([0.5, bad]))
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1, width=32), max_size=8), st.floats(0, 1, width=32))
+def test_a_threshold_stops_at_the_first_value_below_it(confidence, threshold):
+    """Against a walk along the block, with float32's own products."""
+    row = torch.tensor([confidence])
+    for on, values in {"conditional": row, "survival": survival(row)}.items():
+        below = [value < threshold for value in values[0].tolist()]
+        expected = below.index(True) if any(below) else len(below)
+        assert threshold_lengths(row, threshold, on).tolist() == [expected]
+
+
+@pytest.mark.usefixtures("no_shape_checks")
+def test_thresholds_and_rules_are_checked():
+    row = torch.tensor([[0.5]])
+    with pytest.raises(ValueError, match="threshold"):
+        threshold_lengths(row, 1.1)
+    with pytest.raises(ValueError, match=r"on .*conditional, survival"):
+        threshold_lengths(row, 0.5, on="joint")
+    with pytest.raises(ValueError, match=r"confidence .*sigmoid"):
+        threshold_lengths(3 * row, 0.5)

@@ -16,6 +16,7 @@ from dsparkref.verify.calibration import (
     bin_index,
     expected_calibration_error,
 )
+from dsparkref.verify.confidence import survival, threshold_lengths
 from dsparkref.verify.rejection import leading_run
 
 # -- warm-up: from logits to calibrated confidences -----------------------------------
@@ -184,21 +185,48 @@ ERROR = Exercise(
 # -- core: a threshold, and what it lets through ---------------------------------------
 
 
-def _first_failure(passes: Tensor) -> Tensor:
-    """The index of the first False; 0 where there is none."""
-    return (~passes).int().argmax(dim=-1)
+def _values(confidence: Tensor, on: str) -> Tensor:
+    return survival(confidence) if on == "survival" else confidence
 
 
-def _up_to_the_last(passes: Tensor) -> Tensor:
-    places = torch.arange(1, passes.shape[-1] + 1)
-    return (passes * places).max(dim=-1).values
+def _none_fails_is_0(confidence: Tensor, threshold: float, on: str) -> Tensor:
+    """The index of the first that fails; 0 where there is none."""
+    return (_values(confidence, on) < threshold).int().argmax(dim=-1)
 
 
-def _one_more(passes: Tensor) -> Tensor:
-    return (leading_run(passes) + 1).clamp(max=passes.shape[-1])
+def _all_that_pass(confidence: Tensor, threshold: float, on: str) -> Tensor:
+    return (_values(confidence, on) >= threshold).sum(dim=-1)
 
 
-def _longest_run(passes: Tensor) -> Tensor:
+def _up_to_the_last(confidence: Tensor, threshold: float, on: str) -> Tensor:
+    places = torch.arange(1, confidence.shape[-1] + 1)
+    return ((_values(confidence, on) >= threshold) * places).max(dim=-1).values
+
+
+def _one_more(confidence: Tensor, threshold: float, on: str) -> Tensor:
+    lengths = threshold_lengths(confidence, threshold, on)
+    return (lengths + 1).clamp(max=confidence.shape[-1])
+
+
+def _strictly_above(confidence: Tensor, threshold: float, on: str) -> Tensor:
+    return leading_run(_values(confidence, on) > threshold)
+
+
+def _conditional_alone(confidence: Tensor, threshold: float, on: str) -> Tensor:
+    return threshold_lengths(confidence, threshold, "conditional")
+
+
+def _survival_alone(confidence: Tensor, threshold: float, on: str) -> Tensor:
+    return threshold_lengths(confidence, threshold, "survival")
+
+
+def _rules_swapped(confidence: Tensor, threshold: float, on: str) -> Tensor:
+    other = "conditional" if on == "survival" else "survival"
+    return threshold_lengths(confidence, threshold, other)
+
+
+def _longest_run(confidence: Tensor, threshold: float, on: str) -> Tensor:
+    passes = _values(confidence, on) >= threshold
     best = run = torch.zeros(len(passes), dtype=torch.long)
     for k in range(passes.shape[-1]):
         run = (run + 1) * passes[:, k]
@@ -206,26 +234,42 @@ def _longest_run(passes: Tensor) -> Tensor:
     return best
 
 
+def _mask(confidence: Tensor, threshold: float, on: str) -> Tensor:
+    return (_values(confidence, on) >= threshold).long().cumprod(dim=-1)
+
+
+CONFIDENT = torch.tensor([[0.75, 0.5, 0.25, 0.75], [0.25, 1.0, 1.0, 1.0]])
+FALLING = torch.tensor([[0.75, 0.75, 0.75], [1.0, 0.5, 1.0]])
+
 LENGTH = Exercise(
     name="verify_lengths",
-    reference=leading_run,
+    reference=threshold_lengths,
     cases=[
-        (torch.tensor([[True, True, False, True], [False, True, True, True]]),),
-        (torch.tensor([[True, True, True]]),),
-        (torch.tensor([[False, False]]),),
-        (torch.tensor([[True, False, True, True, False]]),),
+        (CONFIDENT, 0.5, "conditional"),
+        (FALLING, 0.5, "survival"),
+        (FALLING, 0.7, "conditional"),
+        (CONFIDENT, 0.0, "survival"),
     ],
     mistakes={
         "All drafts that pass are counted. Behind the first that fails nothing can be "
-        "verified: the target reads a prefix.": lambda passes: passes.sum(dim=-1),
+        "verified: the target reads a prefix.": _all_that_pass,
         "Where every draft passes you answer 0. There is no first failure to find "
-        "then.": _first_failure,
+        "then.": _none_fails_is_0,
         "This is the place of the last draft that passes, whatever failed before.": (
             _up_to_the_last
         ),
         "One too many: the first draft that fails is not verified.": _one_more,
         "The longest run in the block, wherever it is. Only one that begins at the "
         "first draft counts.": _longest_run,
+        "A value that equals the threshold passes.": _strictly_above,
+        'Both rules look at c_k in yours. "survival" asks the product of all up to '
+        "k.": _conditional_alone,
+        'Both rules look at the product in yours. "conditional" asks c_k alone.': (
+            _survival_alone
+        ),
+        "The two rules are swapped: the product is the survival.": _rules_swapped,
+        "This says draft by draft which are verified. Wanted is one number for each "
+        "request.": _mask,
     },
 )
 
