@@ -514,6 +514,17 @@ def test_train_is_imported_when_it_is_asked_for(run, monkeypatch):
     assert "train" in run("--help").output
 
 
+@pytest.mark.parametrize("lost", ["README.md", "tiny/thesis.tex", "eval/mine.jsonl"])
+def test_a_folder_of_somebody_elses_is_no_place_for_the_pair(run, lost, tmp_path):
+    """Said before the hour of work, and nothing of it is touched."""
+    (tmp_path / lost).parent.mkdir(exist_ok=True)
+    (tmp_path / lost).write_text("mine")
+    options = "--work", str(tmp_path / "work"), "--out", str(tmp_path)
+    refused = run("train", "tiny", "--scale", "smoke", *options)
+    assert "--out must be free for the pair" in refused.stderr
+    assert lost in refused.stderr and not (tmp_path / "work").exists()
+
+
 @pytest.mark.parametrize(
     ("command", "default"),
     [
@@ -521,9 +532,11 @@ def test_train_is_imported_when_it_is_asked_for(run, monkeypatch):
         ("evaluate", "[all of tiny]"),
         ("profile", "[profile.json; --random: data/measured/DEVICE.json]"),
         ("serve-sim", "[replay: 1 to K; real: K // 2 and K]"),
+        ("train tiny", "[data/]"),
+        ("train tiny", "[runs/tiny-SCALE]"),
     ],
 )
 def test_the_help_shows_the_defaults(run, monkeypatch, command, default):
     """Rich takes [words] for markup and drops them unless they are escaped."""
     monkeypatch.setenv("COLUMNS", "200")
-    assert default in run(command, "--help").output
+    assert default in run(*command.split(), "--help").output

@@ -15,6 +15,8 @@ from dsparkref.shapes import (
 )
 
 HEADS = ("dflash", "markov", "gated", "rnn", "domino")
+# the positive numbers of float32, in which logits are divided by a temperature
+TEMPERATURES = (2.0**-126, (2 - 2.0**-23) * 2.0**127)
 CONFIDENCE_INPUTS = ("hidden", "hidden+head")
 # What a window of W positions hides: context more than W before the anchor (for all
 # slots alike); context W or more before the slot itself; and, last, block slots too.
@@ -209,4 +211,4 @@ class DrafterSpec:
             rule, expected = "cover the block", f"{self.block_size} values"
             raise problem("confidence_temperatures", rule, expected, len(temperatures))
         for value in temperatures:
-            check_range("confidence_temperatures", value, 0.0, open_low=True)
+            check_range("confidence_temperatures", value, *TEMPERATURES)

@@ -7,12 +7,18 @@ from typing import Annotated
 
 import typer
 
-from dsparkref.checkpoints.files import find_folder, restore_folder, write_json
+from dsparkref.checkpoints.files import (
+    as_path,
+    find_folder,
+    restore_folder,
+    write_json,
+)
 from dsparkref.checkpoints.io import load_target
 from dsparkref.checkpoints.targets import resolve_device
 from dsparkref.draft.spec import HEADS
 from dsparkref.shapes import check_known, check_range, problem
 from dsparkref.train.curves import record_curves
+from dsparkref.train.publish import check_publishable
 from dsparkref.train.tiny import (
     SCALES,
     make_drafter,
@@ -42,7 +48,7 @@ def target(
 ) -> None:
     """Train a small Qwen3 from scratch, tokenizer included."""
     _check(scale, seed)
-    _refuse_existing(out)
+    out = _new_folder(out)
     with _resumable(run_folder(out)):
         target = make_target(out, scale=scale, seed=seed)
     processes(target.device).print(f"target written to {out}")
@@ -64,7 +70,7 @@ def drafter(
     _check(scale, seed)
     check_known("head", head, HEADS)
     check_range("block_size", block_size, 1, integer=True)
-    _refuse_existing(out)
+    out = _new_folder(out)
     state = processes(resolve_device("auto"))  # each process takes its own GPU
     loaded = load_target(find_folder(target, "target"), dtype="float32")
     replies_file = out.with_name(f"{out.name}.replies.jsonl")
@@ -85,10 +91,10 @@ def drafter(
 @app.command()
 def tiny(
     out: Annotated[
-        Path | None, typer.Option(help="Where the finished pair goes. [data/]")
+        Path | None, typer.Option(help="Where the finished pair goes. \\[data/]")
     ] = None,
     work: Annotated[
-        Path | None, typer.Option(help="Unfinished stages. [runs/tiny-SCALE]")
+        Path | None, typer.Option(help="Unfinished stages. \\[runs/tiny-SCALE]")
     ] = None,
     scale: ScaleOption = "full",
     seed: SeedOption = 0,
@@ -99,9 +105,12 @@ def tiny(
     replaces data/; at smoke scale it stays in the work folder unless --out is given.
     """
     _check(scale, seed)
-    work = work or Path("runs") / f"tiny-{scale}"
+    work = as_path(work or Path("runs") / f"tiny-{scale}")
     if out is None and scale == "full":
         out = Path("data")
+    if out is not None:
+        out = as_path(out)
+        check_publishable(out)
     with _resumable(work):
         make_tiny(work, out, scale=scale, seed=seed)
     processes(resolve_device("auto")).print(f"tiny pair written to {out or work}")
@@ -125,6 +134,7 @@ def curves(
     An interrupted run goes on where it stopped.
     """
     _check(scale, seed)
+    out, work = as_path(out), as_path(work)
     if not out.absolute().parent.is_dir() or out.is_dir():
         rule, expected = "be a file in a folder", "a file's name in an existing folder"
         raise problem("out", rule, expected, out)
@@ -135,11 +145,14 @@ def curves(
     typer.echo(f"curves written to {out}")
 
 
-def _refuse_existing(folder: Path) -> None:
+def _new_folder(folder: Path) -> Path:
+    """Return the folder that will be made; one that is there is refused."""
+    folder = as_path(folder)
     restore_folder(folder)
     if folder.exists():
         hint = "Choose another folder, or delete it first."
         raise problem("out", "be new", "a folder that is not there", folder, hint)
+    return folder
 
 
 @contextmanager

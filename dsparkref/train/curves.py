@@ -22,7 +22,13 @@ from dsparkref.draft.blocks import aligned_target_logits, supervised_positions
 from dsparkref.draft.drafter import Drafter
 from dsparkref.shapes import check_known, check_range, problem
 from dsparkref.train.corpus import DOMAINS, evaluation_examples
-from dsparkref.train.data import collate, sample_anchors, seeded, tokenize_exchanges
+from dsparkref.train.data import (
+    collate,
+    sample_anchors,
+    seeded,
+    special_token_id,
+    tokenize_exchanges,
+)
 from dsparkref.train.loss import l1_distance
 from dsparkref.train.teacher import RecordedTeacher
 from dsparkref.train.tiny import MAX_LENGTH, TARGET_LAYER_IDS, make_replies
@@ -112,7 +118,8 @@ class HeldOut:
         samples, _ = tokenize_exchanges(
             target.tokenizer, [asdict(x) for x in examples], max_length=MAX_LENGTH
         )
-        batch = collate(list(samples), target.tokenizer.pad_token_id)
+        pad = special_token_id(target.tokenizer, "pad_token")
+        batch = collate(list(samples), pad)
         batch = batch.to(target.device)
         self.input_ids = batch.input_ids
         self.anchors, keep = sample_anchors(

@@ -48,6 +48,7 @@ def tokenize_exchanges(
     its end marker; the template's headers carry no loss. A sample longer than
     ``max_length`` is dropped and counted.
     """
+    special_token_id(tokenizer, "eos_token")
 
     def encode(row: dict[str, str]) -> dict[str, list[int]]:
         messages = [{"role": "user", "content": row["prompt"]}]
@@ -67,6 +68,16 @@ def tokenize_exchanges(
         expected = f"a sample of at most {max_length} tokens"
         raise problem("training data", "hold something to train on", expected, got)
     return Dataset.from_list(fitting), len(samples) - len(fitting)
+
+
+def special_token_id(tokenizer: Any, name: str) -> int:
+    """Return the id of a tokenizer's ``pad_token`` or ``eos_token``, or name it."""
+    found = getattr(tokenizer, f"{name}_id", None)
+    if found is None:
+        got = "no tokenizer" if tokenizer is None else "none"
+        hint = f"Set tokenizer.{name}." if tokenizer is not None else ""
+        raise problem(f"tokenizer's {name}", "be there", "a token", got, hint)
+    return found
 
 
 def tokens_to_learn(samples: Dataset) -> int:
@@ -157,7 +168,8 @@ def sample_anchors(
     """Draw anchors without replacement from the eligible positions of each row.
 
     Position a is eligible when a and a+1 carry loss. Returns the anchors in order
-    and a mask that is False where a row had fewer eligible positions than N.
+    and a mask that is False where a row had fewer eligible positions than N. There
+    is at least one column, also where sequences of one token have no anchor.
 
     >>> anchors, keep = sample_anchors(torch.tensor([[0, 1, 1, 1, 0]]), 3)
     >>> anchors[keep].tolist()
@@ -166,6 +178,8 @@ def sample_anchors(
     check_range("num_anchors", num_anchors, 1, integer=True)
     carries = loss_mask.cpu() != 0
     eligible = carries[:, :-1] & carries[:, 1:]  # [B, S-1]
+    if not eligible.shape[1]:
+        eligible = torch.zeros_like(carries)  # [B, 1]
     scores = torch.rand(eligible.shape, generator=generator)
     scores = scores.masked_fill(~eligible, -1.0)
     width = min(num_anchors, scores.shape[1])
@@ -196,8 +210,10 @@ def regenerate(
     check_range("max_new_tokens", max_new_tokens, 1, integer=True)
     check_range("batch_size", batch_size, 1, integer=True)
     check_range("seed", seed, 0, integer=True)
+    for token in ("pad_token", "eos_token"):
+        special_token_id(target.tokenizer, token)
     run = {
-        "target": fingerprint_weights(target),
+        "target": fingerprint_weights(target.model),
         "prompts": fingerprint_texts(prompts),
         "max_new_tokens": max_new_tokens,
         "batch_size": batch_size,

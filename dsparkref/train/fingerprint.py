@@ -9,14 +9,13 @@ from collections.abc import Sequence
 
 import torch
 from datasets import Dataset
+from torch import nn
 
-from dsparkref.decode.target import Target
 
-
-def fingerprint_weights(target: Target) -> str:
-    """Return a digest of all weights of a target, names and dtypes included."""
+def fingerprint_weights(module: nn.Module) -> str:
+    """Return a digest of all weights of a model, names and dtypes included."""
     digest = hashlib.sha256()
-    for name, value in sorted(target.model.state_dict().items()):
+    for name, value in sorted(module.state_dict().items()):
         digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
         plain = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
         digest.update(plain.numpy().data)

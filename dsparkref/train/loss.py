@@ -16,6 +16,9 @@ from dsparkref.records import LossTerms, TrainingOutput
 from dsparkref.shapes import check_range, check_shape, problem
 from dsparkref.verify.inputs import check_tensor, check_token_ids
 
+# a label without cross entropy
+IGNORED = -100
+
 
 def position_weights(
     supervised: Bool[Tensor, "B N K"],
@@ -53,7 +56,11 @@ def block_loss(
 
     ``weights`` are (w_ce, w_tv, w_conf). Without a confidence head BCE counts 0;
     ``target_logits`` may be None when w_tv = w_conf = 0. A batch with nothing
-    supervised has loss 0 and zero gradients.
+    supervised has loss 0 and zero gradients. Unsupervised slots do not matter.
+
+    A label that a reduced vocabulary cannot draft (logit -inf) has no cross entropy:
+    it adds 0 to the sum. The sum of the weights stays that of all supervised
+    positions, one for all terms, so that no other position counts more for it.
 
     Differs: the paper sums over positions; the released code, like this one, divides
     by the sum of the weights.
@@ -134,13 +141,20 @@ def l1_distance(
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
-    each = cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none")
+    """Return the mean cross entropy of supervised labels that can be drafted."""
+    at_label = logits.detach().gather(-1, labels[..., None])[..., 0]  # [B, N, K]
+    counted = (positions > 0) & (at_label != -torch.inf)
+    labels = labels.masked_fill(~counted, IGNORED)
+    each = cross_entropy(
+        logits.flatten(0, 2), labels.flatten(), reduction="none", ignore_index=IGNORED
+    )
     return _weighted_mean(each.view_as(positions), positions)
 
 
 def _weighted_mean(values: Tensor, positions: Tensor) -> Tensor:
     """Return sum(w v) / sum(w); 0 where nothing is supervised."""
     total = positions.sum()
+    values = values.masked_fill(positions == 0, 0.0)
     return (values * positions).sum() / total.clamp_min(torch.finfo(total.dtype).tiny)
 
 

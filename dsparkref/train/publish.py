@@ -8,12 +8,37 @@ from pathlib import Path
 
 from dsparkref.checkpoints.files import replaced_folder, write_text
 from dsparkref.checkpoints.io import load_drafter, load_target
+from dsparkref.shapes import problem
 from dsparkref.train.corpus import DOMAINS, EVALUATION_SEED, evaluation_examples
 from dsparkref.train.scales import DRAFTERS, SCALES
+
+HEADING = "# data\n\nMade by `python -m dsparkref train tiny"
+REPLACED = {
+    "tiny": ("target", "drafters"),
+    "eval": tuple(f"{domain}.jsonl" for domain in DOMAINS),
+}
+
+
+def check_publishable(data: Path) -> None:
+    """Refuse a folder whose tiny/, eval/ or README.md hold what is not ours."""
+    lost = [
+        path.relative_to(data).as_posix()
+        for name, known in REPLACED.items()
+        for path in sorted((data / name).glob("*"))
+        if path.name not in known
+    ]
+    readme = data / "README.md"
+    if readme.is_file() and not readme.read_bytes().startswith(HEADING.encode()):
+        lost.append(readme.name)
+    if lost:
+        rule, expected = "be free for the pair", "a new folder, or one made by it"
+        got = f"{data} with {', '.join(lost[:3])}"
+        raise problem("out", rule, expected, got, "That would be lost.")
 
 
 def publish_tiny(work: Path, data: Path, *, scale: str, seed: int) -> None:
     """Write the finished pair, the evaluation prompts and their description."""
+    check_publishable(data)
     load_drafter_of = partial(load_drafter, target=load_target(work / "target"))
     for name in DRAFTERS:  # nothing that does not load is published
         load_drafter_of(work / "drafters" / name)
@@ -37,11 +62,8 @@ def _finished_files(work: Path) -> list[Path]:
 
 def _description(data: Path, scale: str, seed: int) -> str:
     """Return ``data/README.md``: each file with how it was made and its hash."""
-    command = f"python -m dsparkref train tiny --scale {scale} --seed {seed}"
     lines = [
-        "# data",
-        "",
-        f"Made by `{command}`; seed {seed}, weights in bfloat16.",
+        f"{HEADING} --scale {scale} --seed {seed}`; seed {seed}, weights in bfloat16.",
         "",
         "| file | how made | bytes | sha256 (first 16) |",
         "| --- | --- | --- | --- |",

@@ -18,10 +18,15 @@ from datasets import Dataset
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from dsparkref.checkpoints.files import replaced_folder, restore_folder, write_json
+from dsparkref.checkpoints.files import (
+    as_path,
+    replaced_folder,
+    restore_folder,
+    write_json,
+)
 from dsparkref.decode.target import Target, TargetOutput
 from dsparkref.shapes import dtype_name, problem
-from dsparkref.train.data import Batch, collate
+from dsparkref.train.data import Batch, collate, special_token_id
 from dsparkref.train.fingerprint import fingerprint_samples, fingerprint_weights
 
 RECORD_DTYPE = torch.bfloat16
@@ -84,11 +89,13 @@ class RecordedTeacher:
         """
         widths = (len(layer_ids) * target.hidden_size, target.vocab_size)
         manifest = {
-            "target": fingerprint_weights(target),
+            "target": fingerprint_weights(target.model),
             "layer_ids": list(layer_ids),
             "samples": fingerprint_samples(samples),
             "dtype": dtype_name(RECORD_DTYPE),
         }
+        special_token_id(target.tokenizer, "pad_token")
+        folder = as_path(folder)
         restore_folder(folder)
         if not folder.exists():
             with replaced_folder(folder) as fresh:

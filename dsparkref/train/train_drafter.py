@@ -14,7 +14,14 @@ from dsparkref.decode.target import Target
 from dsparkref.draft.blocks import aligned_target_logits, supervised_positions
 from dsparkref.draft.drafter import Drafter
 from dsparkref.shapes import check_range
-from dsparkref.train.data import Batch, BatchOrder, collate, sample_anchors, seeded
+from dsparkref.train.data import (
+    Batch,
+    BatchOrder,
+    collate,
+    sample_anchors,
+    seeded,
+    special_token_id,
+)
 from dsparkref.train.fingerprint import fingerprint_samples, fingerprint_weights
 from dsparkref.train.loss import (
     LossTerms,
@@ -105,7 +112,7 @@ def train_drafter(
         identity = {
             "drafter": asdict(drafter.spec),
             "recipe": asdict(recipe),
-            "target": fingerprint_weights(target),
+            "target": fingerprint_weights(target.model),
             "samples": fingerprint_samples(samples),
         }
     return run_training(
@@ -134,6 +141,7 @@ class DrafterStep:
         self.target, self.drafter, self.samples = target, drafter, samples
         self.config, self.recipe, self.teacher = config, recipe, teacher
         self.watch = watch
+        self.pad = special_token_id(target.tokenizer, "pad_token")
         self.order = BatchOrder.of(samples, config.batch_size, config.seed)
 
     def __call__(
@@ -174,7 +182,7 @@ class DrafterStep:
         """
         rows = self.order.batch(step)
         samples = [self.samples[row] for row in rows]
-        batch = collate(samples, self.target.tokenizer.pad_token_id)
+        batch = collate(samples, self.pad)
         anchors, keep = sample_anchors(
             batch.loss_mask,
             self.recipe.num_anchors,

@@ -1,6 +1,8 @@
 """Train a small Qwen3 from scratch: the target of the tiny pair."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 from dsparkref.checkpoints.files import replaced_folder
 from dsparkref.checkpoints.io import quiet_transformers
 from dsparkref.decode.target import Target
-from dsparkref.train.data import Batch, BatchOrder, collate
+from dsparkref.train.data import Batch, BatchOrder, collate, special_token_id
 from dsparkref.train.fingerprint import fingerprint_samples
 from dsparkref.train.trainer import (
     Mean,
@@ -75,7 +77,7 @@ def train_target(
     the prompts are of the same language, and every token teaches.
     """
     order = BatchOrder.of(samples, config.batch_size, config.seed)
-    pad = target.tokenizer.pad_token_id
+    pad = special_token_id(target.tokenizer, "pad_token")
 
     def step_loss(
         model: nn.Module, step: int, accelerator: Accelerator
@@ -88,25 +90,32 @@ def train_target(
         shown = partial(_shown, loss, count)
         return loss * process_share(count, accelerator), shown
 
-    # On a CPU the backward pass of fused attention is slow in bfloat16.
-    fused = target.model.config._attn_implementation
-    target.model.set_attn_implementation("eager")
     identity: dict[str, Any] = {}
     if folder is not None:
         identity = {
             "model": json.loads(target.model.config.to_json_string()),
             "samples": fingerprint_samples(samples),
         }
-    history = run_training(
-        target.model,
-        step_loss,
-        config,
-        folder=folder,
-        title="target",
-        identity=identity,
-    )
-    target.model.set_attn_implementation(fused)
-    return history
+    with eager_attention(target.model):
+        return run_training(
+            target.model,
+            step_loss,
+            config,
+            folder=folder,
+            title="target",
+            identity=identity,
+        )
+
+
+@contextmanager
+def eager_attention(model: Any) -> Iterator[None]:
+    """On a CPU the backward pass of fused attention is slow in bfloat16."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
 
 
 def _shown(loss: Tensor, count: Tensor) -> dict[str, Mean]:
@@ -114,13 +123,16 @@ def _shown(loss: Tensor, count: Tensor) -> dict[str, Mean]:
 
 
 def next_token_loss(logits: Tensor, batch: Batch) -> Tensor:
-    """Return the mean cross entropy of token s+1 under row s, padding left out."""
+    """Return the mean cross entropy of token s+1 under row s, padding left out.
+
+    Sequences of one token have nothing to predict: alone in a batch they cost 0.
+    """
     labels = batch.input_ids[:, 1:]
     each = cross_entropy(
         logits[:, :-1].float().flatten(0, 1), labels.flatten(), reduction="none"
     ).view_as(labels)
     real = batch.attention_mask[:, 1:]
-    return (each * real).sum() / real.sum()
+    return (each * real).sum() / real.sum().clamp_min(1)
 
 
 def save_target(target: Target, folder: Path, dtype: torch.dtype) -> None:

@@ -10,7 +10,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from dsparkref.checkpoints.files import (
+    as_path,
     replaced_folder,
     restore_folder,
     write_json,
 )
 from dsparkref.shapes import check_known, check_range, problem
+from dsparkref.train.fingerprint import fingerprint_weights
 
 # A run that dies loses at most this much work.
 CHECKPOINT_SECONDS = 45.0
@@ -102,9 +105,13 @@ def run_training(
     step_loss: from (wrapped module, step, accelerator) to this process's loss and
     what to show. folder: where checkpoints go, at most 45 seconds apart; a run that
     finds one there goes on from it, or refuses if it belongs to another run: one of
-    another config, or of another ``identity`` (what is trained, and on what).
+    another config, of other start weights, or of another ``identity`` (what is
+    trained, and on what).
     """
-    module.train().float()  # bfloat16 weights would lose small steps
+    module.float()  # bfloat16 weights would lose small steps
+    run = asdict(config) | dict(identity or {})
+    if folder is not None:
+        run["start"] = fingerprint_weights(module)
     device = next(module.parameters()).device.type
     accelerator = Accelerator(
         cpu=device == "cpu",
@@ -115,13 +122,16 @@ def run_training(
         raise problem("device", rule, accelerator.device.type, device, hint)
     check_range("batch_size", config.batch_size, accelerator.num_processes)
     wrapped, optimizer = accelerator.prepare(module, make_optimizer(module, config))
-    checkpoint = Checkpoint(accelerator, folder, asdict(config) | dict(identity or {}))
+    checkpoint = Checkpoint(accelerator, folder, run)
     step, history = checkpoint.load()
     # No bar where the output is no terminal, nor in any process but the first. (tqdm
     # reads its own variable only where `disable` is not given.)
     quiet = bool(os.environ.get("TQDM_DISABLE")) or not accelerator.is_main_process
     hidden = True if quiet else None
-    with tqdm(total=config.steps, initial=step, desc=title, disable=hidden) as bar:
+    with (
+        training_mode(module),
+        tqdm(total=config.steps, initial=step, desc=title, disable=hidden) as bar,
+    ):
         while step < config.steps:
             for group in optimizer.param_groups:
                 group["lr"] = config.rate(step)
@@ -142,8 +152,17 @@ def run_training(
                 numbers = {k: x for k, x in shown.items() if isinstance(x, float)}
                 bar.set_postfix({name: f"{x:.3f}" for name, x in numbers.items()})
             checkpoint.save_if_due(step, history)
-    module.eval()
     return history
+
+
+@contextmanager
+def training_mode(module: nn.Module) -> Iterator[None]:
+    """Train a module inside; it is ready for use afterwards, whatever interrupts."""
+    module.train()
+    try:
+        yield
+    finally:
+        module.eval()
 
 
 def make_optimizer(module: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -191,7 +210,7 @@ class Checkpoint:
         self, accelerator: Accelerator, folder: Path | None, run: Mapping[str, Any]
     ) -> None:
         self.accelerator = accelerator
-        self.folder = None if folder is None else Path(folder) / "checkpoint"
+        self.folder = None if folder is None else as_path(folder) / "checkpoint"
         self.run = json.loads(json.dumps(run))
         self.saved_at = time.monotonic()
 

@@ -89,6 +89,14 @@ def test_confidence_temperatures_divide_the_logits():
     assert scaled.tokens.equal(plain.tokens)
 
 
+def test_temperatures_that_cannot_divide_are_refused_when_they_are_set():
+    """1e-50 is 0 in float32, in which confidences are computed."""
+    drafter, _ = make("rnn")
+    for temperature in (0.0, 1e-50, 1e50):
+        with pytest.raises(ValueError, match="confidence_temperatures must be in rang"):
+            drafter.with_temperatures([temperature] * drafter.block_size)
+
+
 # --- the block and its context --------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsparkref import supervised_positions
+from dsparkref import supervised_positions, train_drafter, train_target
 from dsparkref.train import corpus, data
 from dsparkref.train.data import (
     BatchOrder,
@@ -17,7 +17,9 @@ from dsparkref.train.data import (
     seeded,
     tokenize_exchanges,
 )
-from tests.tiny_pair import random_target
+from dsparkref.train.teacher import RecordedTeacher
+from dsparkref.train.trainer import TrainConfig
+from tests.tiny_pair import random_drafter, random_target
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +148,34 @@ def test_regeneration_asks_for_the_law_and_not_for_the_models_habits(
         drawn.append(data._sampled_replies(target, **options, seed=(0, 0)))
         assert target.model.generation_config is config
     assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize("name", ["pad_token", "eos_token"])
+def test_a_token_that_the_tokenizer_lacks_is_named_before_any_work(name, tmp_path):
+    examples = corpus.training_examples(400, seed=0)
+    target = random_target(corpus.build_tokenizer(examples))
+    rows = [{"prompt": x.prompt, "reply": x.reply} for x in examples[:4]]
+    samples, _ = tokenize_exchanges(target.tokenizer, rows, max_length=160)
+    drafter, config = (
+        random_drafter(target, "markov"),
+        TrainConfig(steps=1, batch_size=2, learning_rate=1e-3),
+    )
+    setattr(target.tokenizer, name, None)
+    path = tmp_path / "replies.jsonl"
+    calls = [lambda: regenerate(target, ["a"], path)]
+    if name == "eos_token":
+        calls += [lambda: tokenize_exchanges(target.tokenizer, rows, max_length=160)]
+    else:
+        layers, folder = (0, 1), tmp_path / "teacher"
+        calls += [
+            lambda: train_target(target, samples, config),
+            lambda: train_drafter(target, drafter, samples, config),
+            lambda: RecordedTeacher.record(target, layers, samples, folder),
+        ]
+    for call in calls:
+        with pytest.raises(ValueError, match=f"tokenizer's {name} must be there"):
+            call()
+    assert not list(tmp_path.iterdir())
 
 
 def test_regeneration_leaves_the_global_stream_alone(target, tmp_path):

@@ -108,6 +108,27 @@ def test_nothing_supervised_is_loss_zero_with_finite_zero_gradients(blocks):
         assert logits.grad.abs().max() == 0
 
 
+@pytest.mark.parametrize("weights", [(1.0, 0.0, 0.0), (0.0, 0.9, 1.0)])
+def test_labels_that_cannot_be_drafted_have_no_cross_entropy(blocks, weights):
+    """C10, D9: of a reduced vocabulary; nor do unsupervised ones matter at all."""
+    output, target_logits, supervised = blocks
+    draft = output.draft_logits.detach().clone()
+    draft[..., 4] = -torch.inf  # the last token is not in the draft vocabulary
+    draft.requires_grad_()
+    labels = torch.zeros_like(output.labels)
+    labels[0, 0, 1] = 4  # supervised
+    labels[1, 1, 0] = 4  # not
+    reduced = TrainingOutput(draft, draft, output.confidence_logits, labels)
+    options = {"weights": weights, "base_weight": 0.5}
+    terms = block_loss(reduced, target_logits, supervised, **options)
+    each = -draft.log_softmax(dim=-1)[..., 0] * (labels == 0)
+    positions = position_weights(supervised, 4.0, dtype=torch.float64)
+    kept = (each.nan_to_num(posinf=0.0) * positions).sum() / positions.sum()
+    assert terms.ce.item() == pytest.approx(kept.item(), abs=1e-12)
+    terms.total.backward()
+    assert terms.total.isfinite() and draft.grad.isfinite().all()
+
+
 def test_a_term_of_weight_zero_needs_no_input(blocks, no_shape_checks):
     """D9, both ways."""
     output, _, supervised = blocks

@@ -91,7 +91,8 @@ def test_a_checkpoint_of_another_run_is_refused(setting, tmp_path, monkeypatch):
     target, samples = setting
     monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", -1.0)
     drafter, recipe = random_drafter(target, "markov"), Recipe(num_anchors=2)
-    train_drafter(target, drafter, samples, CONFIG, recipe, folder=tmp_path)
+    trained = copy.deepcopy(drafter)
+    train_drafter(target, trained, samples, CONFIG, recipe, folder=tmp_path)
     other = TrainConfig(steps=7, batch_size=4, learning_rate=1e-2)
     pair = target, drafter
     for arguments, named in (
@@ -102,6 +103,7 @@ def test_a_checkpoint_of_another_run_is_refused(setting, tmp_path, monkeypatch):
             (target, random_drafter(target, "rnn"), samples, CONFIG, recipe),
             "another drafter",
         ),
+        ((target, trained, samples, CONFIG, recipe), "another start"),
         (
             (random_target(target.tokenizer, 1), drafter, samples, CONFIG, recipe),
             "another target",
@@ -112,6 +114,40 @@ def test_a_checkpoint_of_another_run_is_refused(setting, tmp_path, monkeypatch):
     (tmp_path / "checkpoint" / "progress.json").write_text("{")
     with pytest.raises(ValueError, match=r"must be readable: .*Delete it"):
         train_drafter(*pair, samples, CONFIG, recipe, folder=tmp_path)
+
+
+def test_an_interrupted_model_is_as_ready_for_use_as_a_trained_one(
+    setting, monkeypatch
+):
+    target, samples = copy.deepcopy(setting[0]), setting[1]
+    drafter, before = (
+        random_drafter(target, "markov"),
+        target.model.config._attn_implementation,
+    )
+    assert before != "eager"
+    interrupt_at(monkeypatch, 1)
+    for model, train in (
+        (target.model, lambda: train_target(target, samples, CONFIG)),
+        (drafter, lambda: train_drafter(target, drafter, samples, CONFIG)),
+    ):
+        with pytest.raises(Killed):
+            train()
+        assert not any(module.training for module in model.modules())
+    assert target.model.config._attn_implementation == before
+
+
+def test_sequences_of_one_token_cost_nothing(setting):
+    """D3: they hold nothing to predict, and no anchor."""
+    target, samples = copy.deepcopy(setting[0]), setting[1]
+    rows = [{"input_ids": [5], "loss_mask": [1]}] * 4
+    short, drafter = type(samples).from_list(rows), random_drafter(target, "markov")
+    for model, train in (
+        (target.model, lambda: train_target(target, short, CONFIG)),
+        (drafter, lambda: train_drafter(target, drafter, short, CONFIG)),
+    ):
+        before = weights(model)
+        assert train()[-1]["loss"] == 0.0
+        assert same(before, weights(model))
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run(setting):
