@@ -111,7 +111,7 @@ def run_training(
     module.float()  # bfloat16 weights would lose small steps
     run = asdict(config) | dict(identity or {})
     if folder is not None:
-        run["start"] = fingerprint_weights(module)
+        run["start_weights"] = fingerprint_weights(module)
     device = next(module.parameters()).device.type
     accelerator = Accelerator(
         cpu=device == "cpu",
@@ -233,6 +233,8 @@ class Checkpoint:
             keys = run.keys() | self.run.keys() if isinstance(run, dict) else ["run"]
             others = [key for key in sorted(keys) if run.get(key) != self.run.get(key)]
             expected, got = "the same settings", f"another {', '.join(others)}"
+            if others == ["start_weights"]:
+                hint = f"Make the model anew from its seed to go on. {hint}"
             raise problem(name, "belong to this run", expected, got, hint)
         self.accelerator.load_state(str(self.folder))
         return step, history
