@@ -80,7 +80,7 @@ def run_calibration(
         sweep = threshold_sweep(
             target,
             fitted,
-            {domain: ids_of({domain: found}) for domain, found in prompts.items()},
+            {name: [row.prompt for row in rows] for name, rows in prompts.items()},
             levels,
             on=on,
             seed=seed,
