@@ -15,6 +15,7 @@ As a script it runs a command of the package, or the source of a notebook, there
 import functools
 import importlib
 import pkgutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -287,6 +288,19 @@ def pretend_gpu(dtype: torch.dtype = torch.float32) -> Iterator[torch.device]:
     finally:
         for patch in patches:
             patch.stop()
+
+
+def run_there(*arguments: str | Path, folder: Path) -> str:
+    """Run this file as a script in ``folder``; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, __file__, *map(str, arguments)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 def main(arguments: list[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from pretend_gpu import run_there
 from tiny_pair import random_drafter, random_target
 
 from dsparkref import load_pair, load_target, save_drafter
@@ -197,6 +198,20 @@ def with_solutions(notebook):
             lines = [f"{name} = {exercise}.reference", f"{exercise}.check({name})"]
             cell.source = "\n".join(imports + lines)
     return notebook
+
+
+@pytest.mark.slow
+@by_source
+def test_with_the_solutions_it_runs_on_a_pretended_gpu(source, tmp_path):
+    notebook = with_solutions(build.read_source(source))
+    script = tmp_path / source.name
+    lines = "\n".join(cell.source for cell in code(notebook))
+    lines = re.sub(r"^(EXERCISES.*\.check\(\w+\))$", r"print(\1)", lines, flags=re.M)
+    # Torch lends no generator for a device that is not its own.
+    lines = lines.replace("torch.Generator(target.device)", "None  # ")
+    script.write_text(lines, encoding="utf-8")
+    printed = run_there(script, folder=build.FOLDER)
+    assert printed.count(CORRECT) == len(exercises(source))
 
 
 @pytest.mark.slow

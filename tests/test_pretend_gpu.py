@@ -1,9 +1,5 @@
 """Everything on a GPU that is not there: no tensor of one device meets another's."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pretend_gpu as pretend
 import pytest
 import torch
@@ -29,12 +25,6 @@ from dsparkref.train.loss import block_loss
 
 if not hasattr(backend_registration, pretend.REGISTRATION):
     pytest.skip("a newer torch lets Python pretend a device", allow_module_level=True)
-
-ROOT = Path(__file__).parents[1]
-NOTEBOOKS = sorted((ROOT / "notebooks" / "src").glob("[0-9]*.py"))
-# Trains with Accelerate, and asks for a generator of the target's device: a process of
-# this kind can lend it neither.
-NOT_ON_A_PRETENDED_ONE = "12_published_checkpoints"
 
 PROMPTS = ("I want to try chess. Can you help me?", "There are 35 cups here. Why?")
 GREEDY: dict[str, float] = {}
@@ -205,20 +195,7 @@ def test_a_tensor_left_on_the_cpu_is_found(gpu, monkeypatch, module, name, wrong
         decoded(target, "markov", temperature=1.0, generator=0)
 
 
-# Commands and notebooks, in processes of their own.
-
-
-def run_there(*arguments, folder):
-    script = str(ROOT / "tests" / "pretend_gpu.py")
-    done = subprocess.run(
-        [sys.executable, script, *map(str, arguments)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+# Commands, in processes of their own. (Notebooks: `test_notebooks.py`.)
 
 
 @pytest.mark.slow
@@ -238,14 +215,4 @@ def run_there(*arguments, folder):
     ids=lambda command: " ".join(command.split()[:2]),
 )
 def test_commands_run_there(command, tmp_path):
-    assert run_there(*command.split(), folder=tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "source",
-    [path for path in NOTEBOOKS if path.stem != NOT_ON_A_PRETENDED_ONE],
-    ids=lambda path: path.stem[:2],
-)
-def test_notebooks_run_there(source, tmp_path):
-    assert run_there(source, folder=tmp_path)
+    assert pretend.run_there(*command.split(), folder=tmp_path)

@@ -319,9 +319,10 @@ show(figures.forcing_picture(curves))
 
 # %% tags=["build-it-once"]
 def drafter_loss(output, target_logits, supervised, loss_decay=4.0):
-    k = torch.arange(supervised.shape[-1])
+    k = torch.arange(supervised.shape[-1], device=supervised.device)
     weights = torch.exp(-k / loss_decay) * supervised  # [B, N, K]
-    p_draft, p_target = output.draft_logits.softmax(-1), target_logits.softmax(-1)
+    p_draft = output.draft_logits.float().softmax(-1)  # half precision is too coarse
+    p_target = target_logits.float().softmax(-1)
     said = p_draft.gather(-1, output.labels[..., None])[..., 0]  # [B, N, K]
     ce = (weights * -said.log()).sum() / weights.sum()
     l1 = (p_draft - p_target).abs().sum(dim=-1)
