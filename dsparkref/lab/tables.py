@@ -140,7 +140,7 @@ def _gain_table(report: Report) -> Group:
         rows.append(
             [name, *cells, percent(chat_shortfall(found)), share(decay(found[ALL]))]
         )
-    gains = [f"gain, {domain} [95 %]" for domain in domains]
+    gains = [f"{domain} [95 %]" for domain in domains]
     columns = ["drafter", *gains, "chat short by", "last/first"]
     title = "gain in accepted length over the dflash of the same block size"
     return make_table(title, columns, rows)
