@@ -17,6 +17,13 @@ from dsparkref.analysis.report import ALL, Report, chat_shortfall, decay
 
 # How many named places the terminal shows; the JSON file has all of them.
 PLACES_SHOWN = 12
+# What is told draft by draft.
+BY_POSITION = {
+    "conditional_acceptance": "conditional acceptance: share of draft k kept, given "
+    "all before it",
+    "prefix_survival": "prefix survival: share of cycles in which drafts 1..k all "
+    "stand",
+}
 
 
 def make_table(
@@ -80,19 +87,17 @@ def report_tables(report: Report) -> Iterator[Group]:
     yield _target_table(report)
     yield _length_table(report)
     if report["gains"]:
-        yield _gain_table(report)
+        yield _gain_table(report["gains"])
     drafted = {
-        name: found[ALL]
+        name: found
         for name, found in report["decoding"].items()
         if "conditional_acceptance" in found[ALL]
     }
     if drafted:
-        title = "conditional acceptance: share of draft k kept, given all before it"
-        key = "conditional_acceptance"
-        yield position_table(title, {n: found[key] for n, found in drafted.items()})
-        title = "prefix survival: share of cycles in which drafts 1..k all stand"
-        key = "prefix_survival"
-        yield position_table(title, {n: found[key] for n, found in drafted.items()})
+        yield _decline_table(drafted)
+        for key, title in BY_POSITION.items():
+            shares = {name: found[ALL][key] for name, found in drafted.items()}
+            yield position_table(title, shares)
     if report["memory"]:
         yield _memory_table(report["memory"])
         yield _places_table(report["memory"])
@@ -129,26 +134,28 @@ def _length_table(report: Report) -> Group:
     return make_table(title, columns, rows)
 
 
-def _gain_table(report: Report) -> Group:
-    domains = [d for d in (ALL, "chat") if d in next(iter(report["gains"].values()))]
-    rows = []
-    for name, found in report["decoding"].items():
-        if "conditional_acceptance" not in found[ALL]:
-            continue
-        gain = report["gains"].get(name, {})
-        cells = [_interval(gain.get(domain)) for domain in domains]
-        rows.append(
-            [name, *cells, percent(chat_shortfall(found)), share(decay(found[ALL]))]
-        )
-    gains = [f"{domain} [95 %]" for domain in domains]
-    columns = ["drafter", *gains, "chat short by", "last/first"]
+def _gain_table(gains: Report) -> Group:
+    domains = [d for d in (ALL, "chat") if d in next(iter(gains.values()))]
+    rows = [
+        [name, *(_interval(gain[domain]) for domain in domains)]
+        for name, gain in gains.items()
+    ]
+    columns = ["drafter", *(f"{domain} [95 %]" for domain in domains)]
     title = "gain in accepted length over the dflash of the same block size"
     return make_table(title, columns, rows)
 
 
-def _interval(gain: Mapping[str, float] | None) -> str:
-    if gain is None:
-        return ""
+def _decline_table(drafted: Report) -> Group:
+    rows = [
+        [name, percent(chat_shortfall(found)), share(decay(found[ALL]))]
+        for name, found in drafted.items()
+    ]
+    title = "chat below the nearer of math and code; last acceptance over the first"
+    columns = ["drafter", "chat short by", "last/first"]
+    return make_table(title, columns, rows)
+
+
+def _interval(gain: Mapping[str, float]) -> str:
     low, high = 100 * gain["low"], 100 * gain["high"]
     return f"{percent(gain['gain'], signed=True)} [{low:+.0f} {high:+.0f}]"
 
