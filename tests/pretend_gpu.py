@@ -307,7 +307,7 @@ def main(arguments: list[str]) -> None:
     """Run a notebook's source or a command; for a process of its own."""
     from accelerate import PartialState
 
-    with pretend_gpu() as here:
+    with pretend_gpu(torch.bfloat16) as here:  # what most GPUs would take
         PartialState(cpu=True).device = here  # Accelerate knows no such device
         if arguments[0].endswith(".py"):
             source = Path(arguments[0])

@@ -233,8 +233,7 @@ from dsparkref.lab.pictures import show
 if course.is_tiny():
     chat, math = (side_by_side.lengths(decoded, d) for d in ("chat", "math"))
     assert all(gains[n].gain > 0.1 and chat[n] > 1.15 * chat["dflash"] for n in gains)
-    assert all(chat[name] < math[name] for name in ("dflash", "markov", "gated"))
-    assert all(chat[name] > 0.9 * math[name] for name in ("rnn", "domino"))
+    assert chat["dflash"] < 0.9 * math["dflash"]  # dflash loses most there
 show(figures.side_by_side_picture(decoded, gains, note))
 
 # %% [markdown]
