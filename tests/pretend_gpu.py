@@ -15,6 +15,7 @@ As a script it runs a command of the package, or the source of a notebook, there
 import functools
 import importlib
 import pkgutil
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -32,6 +34,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 NAME = "pretend"
 # How torch, in newer versions, lets Python stand in for a device's library.
 REGISTRATION = "_setup_privateuseone_for_python_backend"
+needs_registration = pytest.mark.skipif(
+    not hasattr(backend_registration, REGISTRATION),
+    reason="a newer torch lets Python pretend a device",
+)
 CPU = torch.device("cpu")
 aten = torch.ops.aten
 
@@ -248,7 +254,9 @@ def gpu() -> torch.device:
     return torch.device(NAME, 0)
 
 
-def _alike(known: Callable[..., bool], parameter: Tensor, moved: Tensor) -> bool:
+def _stays_in_place(
+    known: Callable[..., bool], parameter: Tensor, moved: Tensor
+) -> bool:
     """Whether a parameter that moved may stay the same object: not to our class."""
     if isinstance(parameter, OnGPU) and isinstance(moved, OnGPU):
         return parameter.held.data_ptr() == moved.held.data_ptr()
@@ -278,7 +286,7 @@ def pretend_gpu(dtype: torch.dtype = torch.float32) -> Iterator[torch.device]:
         if value is known or value is usual
     ]
     alike = torch._has_compatible_shallow_copy_type
-    in_place = functools.partial(_alike, alike)
+    in_place = functools.partial(_stays_in_place, alike)
     patches.append(mock.patch.object(torch, alike.__name__, in_place))
     try:
         for patch in patches:
@@ -310,9 +318,7 @@ def main(arguments: list[str]) -> None:
     with pretend_gpu(torch.bfloat16) as here:  # what most GPUs would take
         PartialState(cpu=True).device = here  # Accelerate knows no such device
         if arguments[0].endswith(".py"):
-            source = Path(arguments[0])
-            code = compile(source.read_text(encoding="utf-8"), str(source), "exec")
-            exec(code, {"__name__": "__main__"})
+            runpy.run_path(arguments[0], run_name="__main__")
         else:
             from dsparkref.cli import app
 

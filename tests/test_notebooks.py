@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from pretend_gpu import run_there
+from pretend_gpu import needs_registration, run_there
 from tiny_pair import random_drafter, random_target
 
 from dsparkref import load_pair, load_target, save_drafter
@@ -200,6 +200,7 @@ def with_solutions(notebook):
     return notebook
 
 
+@needs_registration
 @pytest.mark.slow
 @by_source
 def test_with_the_solutions_it_runs_on_a_pretended_gpu(source, tmp_path):

@@ -4,7 +4,6 @@ import pretend_gpu as pretend
 import pytest
 import torch
 from pretend_gpu import MixedDevices, pretend_gpu
-from torch.utils import backend_registration
 
 from dsparkref import (
     ConfidenceThreshold,
@@ -23,8 +22,7 @@ from dsparkref.draft.blocks import aligned_target_logits, supervised_positions
 from dsparkref.draft.spec import HEADS
 from dsparkref.train.loss import block_loss
 
-if not hasattr(backend_registration, pretend.REGISTRATION):
-    pytest.skip("a newer torch lets Python pretend a device", allow_module_level=True)
+pytestmark = pretend.needs_registration
 
 PROMPTS = ("I want to try chess. Can you help me?", "There are 35 cups here. Why?")
 GREEDY: dict[str, float] = {}
@@ -107,27 +105,29 @@ def test_decoding_there_gives_the_tokens_of_the_cpu(head, settings, gpu):
     assert there == on_cpu(head, **settings, **stream)
 
 
-def test_a_batch_with_policies_and_unlike_lengths(gpu):
-    target = load_target("tiny")
-    drafter = load_drafter("tiny/rnn", target)
-    prompts = [target.encode(text) for text in PROMPTS]
+def test_a_batch_gives_the_tokens_of_the_cpu_with_every_policy(gpu):
     table = load_measured().steps_per_second(rows=2)
+
+    def batch(target, policy):
+        replies = generate_batch(
+            target,
+            load_drafter("tiny/rnn", target),
+            [target.encode(text) for text in PROMPTS],
+            max_new_tokens=12,
+            temperature=1.0,
+            policy=policy,
+            generators=[1, 2],
+        )
+        return [reply.tokens for reply in replies]
+
+    there, cpu = load_target("tiny"), load_target("tiny", device="cpu")
     for policy in (
         None,
         ConfidenceThreshold(0.7),
         PrefixScheduler(table),
         LaggedPrefixScheduler(table),
     ):
-        replies = generate_batch(
-            target,
-            drafter,
-            prompts,
-            max_new_tokens=12,
-            temperature=1.0,
-            policy=policy,
-            generators=[1, 2],
-        )
-        assert [len(reply.tokens) for reply in replies] == [12, 12]
+        assert batch(there, policy) == batch(cpu, policy)
 
 
 def test_token_match_and_calibrated_confidence(gpu):
