@@ -286,7 +286,8 @@ show(figures.lengths_picture(groups))
 
 # %% [markdown]
 # The longer the block, the more a memory is worth: there are more drafts that lie two
-# steps and further behind the anchor.
+# steps and further behind the anchor. Four prompts only hint at it; the README's table
+# has a hundred per domain.
 #
 # ## A drafter that can do without
 #

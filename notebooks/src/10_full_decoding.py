@@ -285,8 +285,8 @@ if real:
 # | DSpark | 6.11 | 5.13 | 3.64 |
 #
 # There the head is ahead everywhere, and chat is hardest for both. Here chat is hardest
-# for dflash, markov and gated; on these few prompts rnn and domino find our synthetic
-# chat no harder than math.
+# for dflash by far. For which heads it is, six prompts per domain cannot say; the
+# README's table has a hundred.
 #
 # **Differs** The released drafters do not share a recipe: block sizes, data and epochs
 # differ. Between them, tokens per cycle do not compare *heads*. On the tiny pair they
